@@ -1,0 +1,107 @@
+"""What a backend is: memory that host and device share, fences on its streams, and the apply."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from staging.fence import Fence
+from staging.packing import PackedWrites
+
+
+class Probe(NamedTuple):
+    """Whether a backend proved itself on a device, and why or why not."""
+
+    name: str
+    ok: bool
+    reason: str
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """One allocation as both sides see it: `host` uint8[n] and `device` uint8[n]. Device memory that the host
+    never sees has an empty `host`.
+
+    Where `mapped`, the two are the same memory: a device reader reads what the host wrote, when it runs.
+    Elsewhere `device` is a twin that `Backend.publish` copies to, and `copied` marks the last such copy.
+    """
+
+    host: torch.Tensor
+    device: torch.Tensor
+    mapped: bool
+    pinned: bool = False
+    copied: Fence | None = None
+    requested: int = 0  # host bytes that the caller asked for, without any rounding
+
+    @property
+    def nbytes(self) -> int:
+        return self.host.nbytes
+
+    @property
+    def pinned_nbytes(self) -> int:
+        """Pinned bytes taken from the system; torch's host allocator rounds up to a power of two."""
+        return 1 << max(0, self.nbytes - 1).bit_length() if self.pinned else 0
+
+    @property
+    def device_nbytes(self) -> int:
+        return 0 if self.mapped else self.device.nbytes  # on cpu and sim, memory that plays the device's part
+
+
+class Backend(ABC):
+    """One way to hand host memory to one device. It moves bytes; values were converted before."""
+
+    name: ClassVar[str]
+    device: torch.device
+
+    @abstractmethod
+    def probe(self) -> Probe:
+        """Prove on the backend's own stream that the device sees later host writes; never raises."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int, *, mapped: bool = True, pinned: bool = True) -> Block:
+        """Zeroed host memory with its device view; `mapped=False` asks for a twin and explicit copies,
+        `pinned=False` for pageable memory (which then is a twin's source)."""
+
+    @abstractmethod
+    def allocate_target(self, nbytes: int, *, resident: bool = True) -> Block:
+        """Zeroed device memory that only device work writes; `resident=False` allows mapped host memory."""
+
+    @abstractmethod
+    def publish(self, block: Block, start: int, stop: int) -> None:
+        """Let work queued on the current stream from now on see the host bytes [start, stop)."""
+
+    @abstractmethod
+    def copy(self, source: torch.Tensor, out: torch.Tensor) -> None:
+        """Queue a copy between two device tensors of one shape and dtype on the current stream."""
+
+    @abstractmethod
+    def apply(self, packed: torch.Tensor, writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
+        """Queue one launch that scatters `writes` from `packed` (uint8, as published) into flat `targets`."""
+
+    @abstractmethod
+    def fence(self, stream: Any = None) -> Fence:
+        """Mark the current end of `stream` (default: the device's current stream)."""
+
+    @abstractmethod
+    def order(self, fence: Fence) -> None:
+        """Make later work of the current stream wait for `fence`; the host does not wait."""
+
+    def rounded(self, nbytes: int) -> int:
+        """Host bytes that an allocation of `nbytes` really takes."""
+        return nbytes
+
+    def current_stream(self) -> Any:
+        """The device's current stream, as `fence` takes it."""
+        return None
+
+    def note(self) -> str:
+        """A line for `explain()` about how this backend works here; may be empty."""
+        return ""
+
+    def is_device_error(self, error: BaseException) -> bool:
+        """Whether `error` means that the device is lost to this process."""
+        return False

@@ -1,0 +1,89 @@
+"""One block of host memory and how the device sees it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from staging.defaults import manager_for
+from staging.dtypes import carrier, nbytes_of, shape_of
+from staging.fence import Fence
+from staging.manager import DeviceMemoryManager
+from staging.usage import Exclusive
+
+
+class UvaBuffer(Exclusive):
+    """Zeroed host memory that the device reads in place, or by an explicit copy where it cannot.
+
+    `.cpu` is the host tensor of shape `size`, `.np` its numpy face (bfloat16 as uint16 bits), `uva()` the
+    device's. What is written through `.cpu` or `.np` is defined on the device from the next `uva()` on, for
+    readers queued after it on the current stream; nothing protects earlier readers from the write: they must
+    be done. One call at a time; any thread. When dropped, its memory is freed once queued readers are done.
+    Raises BackendUnavailableError where no backend serves the device, MemoryLimitError over the budget.
+    """
+
+    _mapped = True
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        dtype: torch.dtype,
+        *,
+        manager: DeviceMemoryManager | None = None,
+        requested: int | None = None,
+    ) -> None:
+        self.manager = manager_for(None, manager)
+        self.shape = shape_of(size)
+        self.dtype = dtype
+        self.device = self.manager.device
+        self.row_nbytes = nbytes_of(self.shape[1:], dtype)
+        self.readers: dict[Hashable, Fence] = {}  # of streams that a lease was retired on
+        nbytes = nbytes_of(self.shape, dtype)
+        requested = nbytes if requested is None else requested
+        self.block = self.manager.allocate(nbytes, requested=requested, mapped=self._mapped)
+        self._finalizer = weakref.finalize(self, self.manager.drop, self.block, self.readers)
+        self._finalizer.atexit = False
+        self.cpu = self.block.host.view(dtype).view(self.shape)
+        self.np: np.ndarray[Any, np.dtype[Any]] = self.block.host.numpy().view(carrier(dtype)).reshape(self.shape)
+        self._device_tensor = self.block.device.view(dtype).view(self.shape)
+
+    def uva(self, n: int | None = None) -> torch.Tensor:
+        """The device tensor of the first `n` rows (default: all), holding what the host wrote up to now.
+
+        Where the backend copies, the copy is queued on the current stream and the host memory is kept until
+        it is done. Raises ValueError for n outside 0 to the number of rows.
+        """
+        rows = self.rows(n)
+        self.manager.check()
+        return self.publish(0, rows)
+
+    def publish(self, start: int, stop: int) -> torch.Tensor:
+        """Make rows [start, stop) visible to the device; returns the device tensor of the first `stop` rows."""
+        try:
+            self.manager.backend.publish(self.block, start * self.row_nbytes, stop * self.row_nbytes)
+        except RuntimeError as error:
+            self.manager.raise_if_lost(error)
+            raise
+        return self._device_tensor[:stop]
+
+    def rows(self, n: int | None) -> int:
+        """`n` as a count of rows of this buffer; raises ValueError outside 0 to their number."""
+        if n is None:
+            return self.shape[0]
+        if not 0 <= n <= self.shape[0]:
+            raise ValueError(f"n={n}: the buffer has {self.shape[0]} rows")
+        return int(n)
+
+
+class NonUvaBuffer(UvaBuffer):
+    """The same face with a device twin of its own: `uva()` always copies, on the current stream.
+
+    The host source is pinned where possible and kept alive until the copy is done; a write to `.np` after
+    `uva()` may reach a copy that is still queued, so wait for it, or publish through a pool.
+    """
+
+    _mapped = False

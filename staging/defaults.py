@@ -1,0 +1,73 @@
+"""The defaults of a process: one manager per device, and the depth of pools that name none."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+
+from staging.manager import DeviceMemoryManager
+
+_lock = threading.Lock()
+_managers: dict[str, DeviceMemoryManager] = {}
+_depth = 2
+_CHOSEN = "the one set by set_default_manager"
+
+
+def set_default_max_concurrency(n: int) -> None:
+    """Let pools built from now on have max(2, n) slots, where neither they nor their manager name a depth.
+
+    It must be at least the number of steps in flight.
+    """
+    global _depth
+    _depth = max(2, int(n))
+
+
+def depth_of(max_concurrency: int | None, manager: DeviceMemoryManager) -> int:
+    """The depth of a pool: its argument, else its manager's, else the default; raises ValueError below 1."""
+    if max_concurrency is not None:
+        if max_concurrency < 1:
+            raise ValueError(f"max_concurrency={max_concurrency}: a pool needs at least 1 slot")
+        return int(max_concurrency)
+    return _depth if manager.depth is None else manager.depth
+
+
+def default_manager(device: torch.device | str | None = None) -> DeviceMemoryManager:
+    """The process's manager of `device`, built when first asked for.
+
+    None is the current CUDA device if a CUDA backend proves itself there, else the CPU. Thread-safe.
+    """
+    with _lock:
+        if device is None and _CHOSEN in _managers:
+            return _managers[_CHOSEN]
+        key = _key(torch.device("cuda") if device is None else torch.device(device))
+        manager = _managers.get(key)
+        if manager is None:
+            manager = DeviceMemoryManager(device)
+            manager = _managers.setdefault(_key(manager.device), manager)
+            _managers[key] = manager
+        return manager
+
+
+def set_default_manager(manager: DeviceMemoryManager) -> None:
+    """Let constructors without `manager=` use this one on its device, and where they name no device."""
+    with _lock:
+        _managers[_key(manager.device)] = manager
+        _managers[_CHOSEN] = manager
+
+
+def manager_for(device: torch.device | str | None, manager: DeviceMemoryManager | None) -> DeviceMemoryManager:
+    """`manager` where given (it must serve `device`), else the default one of `device`."""
+    if manager is None:
+        return default_manager(device)
+    if device is not None and _key(torch.device(device)) != _key(manager.device):
+        raise ValueError(f"device {device} was asked for, but the manager given serves {manager.device}")
+    return manager
+
+
+def _key(device: torch.device) -> str:
+    if str(device) == "cuda":
+        from staging.backends._cuda import current_device
+
+        return f"cuda:{current_device()}"
+    return str(device)

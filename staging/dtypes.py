@@ -1,0 +1,49 @@
+"""Which dtypes the library moves, and the numpy dtype that carries each one's bits on the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+CARRIERS: dict[torch.dtype, np.dtype] = {
+    torch.bool: np.dtype(np.bool_),
+    torch.int8: np.dtype(np.int8),
+    torch.uint8: np.dtype(np.uint8),
+    torch.int16: np.dtype(np.int16),
+    torch.uint16: np.dtype(np.uint16),
+    torch.int32: np.dtype(np.int32),
+    torch.uint32: np.dtype(np.uint32),
+    torch.int64: np.dtype(np.int64),
+    torch.uint64: np.dtype(np.uint64),
+    torch.float16: np.dtype(np.float16),
+    torch.bfloat16: np.dtype(np.uint16),  # numpy has no bfloat16: its bits travel as uint16
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+}
+
+
+def carrier(dtype: torch.dtype) -> np.dtype:
+    """The numpy dtype of the same width that carries `dtype`; raises TypeError for a dtype not served."""
+    try:
+        return CARRIERS[dtype]
+    except (KeyError, TypeError):
+        served = ", ".join(str(known).removeprefix("torch.") for known in CARRIERS)
+        raise TypeError(f"dtype {dtype!r} is not served; choose one of: {served}") from None
+
+
+def shape_of(size: int | Sequence[int], *, rank_max: int | None = None) -> tuple[int, ...]:
+    """`size` as a shape; raises ValueError for a negative extent, no extent, or a rank over `rank_max`."""
+    shape = tuple(int(extent) for extent in size) if isinstance(size, Sequence) else (int(size),)
+    if not shape or any(extent < 0 for extent in shape):
+        raise ValueError(f"size={size!r}: give a count of rows or a shape of extents >= 0")
+    if rank_max is not None and len(shape) > rank_max:
+        raise ValueError(f"size={size!r} has rank {len(shape)}; the limit is {rank_max}: (rows,) or (rows, columns)")
+    return shape
+
+
+def nbytes_of(shape: Sequence[int], dtype: torch.dtype) -> int:
+    """Bytes of a dense tensor."""
+    return math.prod(shape) * carrier(dtype).itemsize

@@ -1,0 +1,178 @@
+"""Exact conversion on the host: one table for Python scalars, numpy arrays and tensors.
+
+| from \\ to | bool | int | float |
+|---|---|---|---|
+| bool | as is | 0, 1 | 0.0, 1.0 |
+| int | only 0 and 1 | only in range | only if exact |
+| float | TypeError | TypeError | to nearest even; finite to inf raises |
+
+A value that does not fit raises OverflowError, a kind that does not fit TypeError; both name the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from staging.dtypes import carrier
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_MANTISSA_BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
+
+
+def exact(values: Any, dtype: torch.dtype) -> Array:
+    """`values` as a C-contiguous array of `carrier(dtype)` that holds the same numbers.
+
+    Takes a tensor on the CPU, an ndarray, a sequence, a scalar, or any iterable. The result may share
+    memory with `values` where nothing had to be converted. For bfloat16 it holds the bits as uint16.
+    Raises TypeError, OverflowError (see the module) or ValueError (ragged nesting, device tensors).
+    """
+    if isinstance(values, torch.Tensor):
+        if values.device.type != "cpu":
+            raise ValueError(f"values lie on {values.device}; stage from host memory (call .cpu() first)")
+        if values.dtype == dtype:
+            return _tensor_bits(values)
+        source = _tensor_bits(values.float() if values.dtype == torch.bfloat16 else values)
+    elif isinstance(values, np.ndarray):
+        source = values
+    else:
+        source = _from_python(values, dtype)
+    if source.size == 0:
+        return np.empty(source.shape, carrier(dtype))
+    return np.asarray(_convert(source, dtype), order="C")
+
+
+def _tensor_bits(tensor: torch.Tensor) -> Array:
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.uint16)
+    array: Array = tensor.numpy()
+    return array
+
+
+def _from_python(values: Any, dtype: torch.dtype) -> Array:
+    if isinstance(values, Iterable) and not isinstance(values, (list, tuple, range, str, bytes)):
+        try:
+            memoryview(cast(Any, values))  # array.array and other buffers convert without boxing
+        except TypeError:
+            values = values if hasattr(values, "__array__") else list(values)
+    try:
+        array: Array = np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"values are ragged or nested unevenly: {error}") from None
+    if array.dtype.kind == "f":
+        return _undo_widening(values, array, dtype)
+    return array
+
+
+def _undo_widening(values: Any, array: Array, dtype: torch.dtype) -> Array:
+    """Numpy turns integers mixed with floats, or around 2**64, into floats: take such integers as they were."""
+    if not isinstance(values, (list, tuple)) or array.size == 0:
+        return array
+    if dtype.is_floating_point and not bool((np.abs(array) >= 2.0 ** _MANTISSA_BITS[dtype]).any()):
+        return array
+    boxed = np.asarray(values, dtype=object)
+    whole = [isinstance(value, (int, np.integer)) for value in boxed.flat]
+    if dtype.is_floating_point:
+        _from_objects(boxed.reshape(-1)[whole], dtype)
+        return array
+    return boxed if all(whole) else array
+
+
+def _convert(source: Array, dtype: torch.dtype) -> Array:
+    kind, target = source.dtype.kind, carrier(dtype)
+    if kind == "O":
+        return _from_objects(source, dtype)
+    if kind not in "biuf":
+        raise TypeError(f"values of type {source.dtype} cannot become {_name(dtype)}")
+    if kind == "f":
+        return _from_float(source, dtype)
+    if source.dtype == target and dtype != torch.bfloat16:
+        return source
+    if kind == "b":
+        source = source.astype(np.uint8)
+    if dtype == torch.bool:
+        return _in_range(source, 0, 1, dtype).astype(target)
+    if dtype.is_floating_point:
+        return _int_to_float(source, dtype)
+    limits = np.iinfo(target)
+    return _in_range(source, int(limits.min), int(limits.max), dtype).astype(target, copy=False)
+
+
+def _from_objects(source: Array, dtype: torch.dtype) -> Array:
+    """Python integers of which numpy made no integer array: some are too large, or it would have taken floats."""
+    for value in source.flat:
+        if not isinstance(value, (int, np.integer)):
+            raise TypeError(f"{value!r} of type {type(value).__name__} cannot become {_name(dtype)}")
+    if dtype.is_floating_point:
+        for value in source.flat:
+            if value and (abs(value) // (value & -value)).bit_length() > _MANTISSA_BITS[dtype]:
+                raise OverflowError(f"{value} has no exact {_name(dtype)}; round it before staging")
+        return _from_float(source.astype(np.float64), dtype)
+    limits = None if dtype == torch.bool else np.iinfo(carrier(dtype))
+    low, high = (0, 1) if limits is None else (int(limits.min), int(limits.max))
+    return _in_range(source, low, high, dtype).astype(carrier(dtype))
+
+
+def _in_range(source: Array, low: int, high: int, dtype: torch.dtype) -> Array:
+    smallest, largest = int(source.min()), int(source.max())
+    if smallest < low or largest > high:
+        value = smallest if smallest < low else largest
+        raise OverflowError(f"{value} does not fit {_name(dtype)}: the range is {low} to {high}")
+    return source
+
+
+def _int_to_float(source: Array, dtype: torch.dtype) -> Array:
+    magnitude = np.where(source < 0, 0 - source.astype(np.uint64), source.astype(np.uint64))
+    lowest_bit = magnitude & (0 - magnitude)
+    significand = magnitude // np.maximum(lowest_bit, np.uint64(1))
+    lossy = significand >> np.uint64(_MANTISSA_BITS[dtype]) != 0
+    if dtype == torch.float16:
+        lossy |= magnitude > 65504
+    if lossy.any():
+        raise OverflowError(f"{source[lossy].flat[0]} has no exact {_name(dtype)}; round it before staging")
+    if dtype == torch.bfloat16:
+        return _bfloat16_bits(source.astype(np.float32))
+    return source.astype(carrier(dtype))
+
+
+def _from_float(source: Array, dtype: torch.dtype) -> Array:
+    if not dtype.is_floating_point:
+        raise TypeError(f"{source.flat[0]!r} is a float and cannot become {_name(dtype)}; convert it before staging")
+    if source.dtype.itemsize > 8:
+        raise TypeError(f"values of type {source.dtype} are wider than float64; convert them before staging")
+    if dtype == torch.bfloat16:
+        bits = _bfloat16_bits(source)
+        overflowed = ((bits & 0x7FFF) == 0x7F80) & np.isfinite(source)
+        result = bits
+    else:
+        with np.errstate(over="ignore", under="ignore"):
+            result = source.astype(carrier(dtype), copy=False)
+        if result.dtype.itemsize >= source.dtype.itemsize:
+            return result
+        overflowed = np.isinf(result) & np.isfinite(source)
+    if overflowed.any():
+        raise OverflowError(f"{source[overflowed].flat[0]!r} does not fit {_name(dtype)}: it would become infinite")
+    return result
+
+
+def _bfloat16_bits(source: Array) -> Array:
+    """The nearest bfloat16, ties to even, as uint16 bits; a NaN keeps sign and the top of its payload."""
+    with np.errstate(over="ignore", under="ignore"):
+        single = source.astype(np.float32)
+    bits = single.view(np.uint32)
+    if source.dtype.itemsize > 4:  # float64 was rounded once: a tie that is none must lean to the true side
+        tie = (bits & np.uint32(0xFFFF)) == 0x8000
+        true, near = np.abs(source), np.abs(single.astype(np.float64))
+        bits = bits + (tie & (true > near)).astype(np.uint32) - (tie & (true < near)).astype(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
+    return np.where(np.isnan(single), quiet, rounded).astype(np.uint16)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

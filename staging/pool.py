@@ -1,0 +1,137 @@
+"""A pool of buffers used round robin, each handed out under a lease that protects its readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from staging.defaults import depth_of, manager_for
+from staging.dtypes import shape_of
+from staging.exact import Array, exact
+from staging.manager import DeviceMemoryManager, Guard
+from staging.slots import Slot, SlotRing
+from staging.usage import Exclusive, exclusive
+
+
+class Lease:
+    """What one publish handed out: `tensor` on the device, valid for readers launched before the lease ends.
+
+    Outside step mode that is the pool's next publish; in step mode, the end of the step in which the pool
+    publishes next. `slot` is the slot's number, `step` the step of the publish.
+    """
+
+    __slots__ = ("_manager", "_slot", "_use", "slot", "step", "tensor")
+
+    def __init__(self, slot: Slot, tensor: torch.Tensor, manager: DeviceMemoryManager) -> None:
+        self.tensor = tensor
+        self.slot = slot.index
+        self.step = slot.step
+        self._slot, self._use, self._manager = slot, slot.num_uses, manager
+
+    def retire(self, stream: Any) -> None:
+        """Tell that readers of this lease were launched on `stream` up to here; adds to the other fences.
+
+        Raises ValueError once the slot was handed out again: such readers came too late to be protected.
+        """
+        if self._slot.num_uses != self._use:
+            raise ValueError(f"the lease of slot {self.slot} from step {self.step} is over: the slot was reused")
+        fence = self._manager.backend.fence(stream)
+        self._slot.buffer.readers[fence.stream] = fence
+
+
+class UvaBufferPool(Exclusive):
+    """`max_concurrency` buffers of shape `size` used in turn; a slot is reused only when its readers are done.
+
+    `guard` (default: the manager's) says what happens when they are not: "wait", "raise", "grow" or "trust".
+    Contents that need more rows grow that slot alone; the old memory outlives its readers. Values are
+    converted exactly (see staging.exact) and never aliased. One call at a time, any thread; readers on other
+    streams than the current one are told by `Lease.retire` or the manager.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        dtype: torch.dtype,
+        max_concurrency: int | None = None,
+        *,
+        guard: Guard | None = None,
+        manager: DeviceMemoryManager | None = None,
+    ) -> None:
+        self.manager = manager_for(None, manager)
+        self.max_concurrency = depth_of(max_concurrency, self.manager)
+        self.size = size
+        self.dtype = dtype
+        self.device = self.manager.device
+        self._ring = SlotRing(shape_of(size), dtype, self.max_concurrency, self.manager, guard)
+        self._current: Slot | None = None
+
+    @property
+    def num_slots(self) -> int:
+        """Slots there are now."""
+        return len(self._ring)
+
+    @exclusive
+    def copy_to_uva(self, x: Any) -> torch.Tensor:
+        """Copy `x` (rows of the pool's trailing shape) into the next slot; its first len(x) rows on the device.
+
+        Raises TypeError, OverflowError or ValueError for values that do not fit (nothing is rotated),
+        SlotInUseError by the guard, MemoryLimitError when growth passes the budget.
+        """
+        return self._publish(self._rows(x))[1]
+
+    @exclusive
+    def lease(self, x: Any) -> Lease:
+        """As `copy_to_uva`, returning the lease, on which readers of other streams can be retired."""
+        slot, tensor = self._publish(self._rows(x))
+        return Lease(slot, tensor, self.manager)
+
+    @exclusive
+    def copy_to_gpu(self, x: Any, out: torch.Tensor | None = None) -> torch.Tensor:
+        """As `copy_to_uva`, then a copy on the current stream into `out` or a new device tensor, which no later
+        publish touches. Raises ValueError where `out` has another shape, dtype or device."""
+        rows = self._rows(x)
+        if out is not None and (out.shape != rows.shape or out.dtype != self.dtype or out.device != self.device):
+            raise ValueError(
+                f"out is {tuple(out.shape)} {out.dtype} on {out.device}; the values need "
+                f"{rows.shape} {self.dtype} on {self.device}"
+            )
+        slot, tensor = self._publish(rows)
+        out = torch.empty_like(tensor) if out is None else out
+        backend = self.manager.backend
+        backend.copy(tensor, out)
+        fence = backend.fence()
+        slot.buffer.readers[fence.stream] = fence
+        return out
+
+    def _rows(self, x: Any) -> Array:
+        rows = exact(x, self.dtype)
+        trailing = self._ring.shape[1:]
+        if rows.size == 0 and rows.ndim == 1 and trailing:
+            rows = rows.reshape(0, *trailing)
+        if rows.ndim == 0 or rows.shape[1:] != trailing:
+            raise ValueError(f"values of shape {rows.shape} for a pool of rows of shape {trailing}")
+        return rows
+
+    def _publish(self, rows: Array) -> tuple[Slot, torch.Tensor]:
+        def copy(out: Array) -> None:
+            out[...] = rows
+
+        return self.fill(len(rows), copy)
+
+    def fill(self, num_rows: int, write: Callable[[Array], None]) -> tuple[Slot, torch.Tensor]:
+        """Let `write` fill the next slot's first rows in place, publish them, and end the lease before."""
+        self.manager.before_publish()
+        slot = self._ring.acquire(num_rows)
+        if self._current is not None and self._current is not slot:
+            self._current.end = self.manager.lease_end()
+        slot.step = self.manager.current_step
+        self._current = slot
+        write(slot.buffer.np[:num_rows])
+        return slot, slot.buffer.publish(0, num_rows)
+
+    @property
+    def current(self) -> Slot | None:
+        """The slot of the last publish."""
+        return self._current

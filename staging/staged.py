@@ -1,0 +1,104 @@
+"""A device tensor that the host changes by staged writes, applied together by one launch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from staging.defaults import depth_of, manager_for
+from staging.dtypes import nbytes_of, shape_of
+from staging.fence import Fence
+from staging.launch import Launcher
+from staging.manager import DeviceMemoryManager
+from staging.packing import pack
+from staging.usage import Exclusive, exclusive
+from staging.write_log import WriteLog
+
+
+class StagedWriteTensor(Exclusive):
+    """A zeroed device tensor of shape (n,) or (rows, columns) that never moves, and a log of staged writes.
+
+    `.device_tensor` (alias `.gpu`) is the device's; it is defined on the current stream from `apply_write` on,
+    other streams wait as in torch, and kernels of the engine may write it too. `uva_instead_of_gpu` keeps a
+    large, rarely read tensor in mapped host memory. Within an apply the last staged write of an element wins.
+    A call that raises stages nothing. One call at a time, any thread.
+    """
+
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device | str | None = None,
+        max_concurrency: int | None = None,
+        uva_instead_of_gpu: bool = False,
+        *,
+        manager: DeviceMemoryManager | None = None,
+    ) -> None:
+        self.manager = manager_for(device, manager)
+        self.manager.check()
+        self.shape = shape_of(size, rank_max=2)
+        self.num_rows = self.shape[0]
+        self.dtype = dtype
+        self.device = self.manager.device
+        self.max_concurrency = depth_of(max_concurrency, self.manager)
+        block = self.manager.allocate_target(nbytes_of(self.shape, dtype), resident=not uva_instead_of_gpu)
+        finalizer = weakref.finalize(self, self.manager.drop, block, {})
+        finalizer.atexit = False
+        self.device_tensor = block.device.view(dtype).view(self.shape)
+        self.flat = block.device.view(dtype)
+        self.log = WriteLog(self.shape, dtype)
+        self.last_apply: Fence = self.manager.backend.fence()  # at first, of the zeroing
+        self._launcher: Launcher | None = None
+
+    @property
+    def gpu(self) -> torch.Tensor:
+        """Alias of `device_tensor`."""
+        return self.device_tensor
+
+    @exclusive
+    def stage_write(self, index: Any, start: Any, x: Any) -> None:
+        """Note `x` (any flat sequence, array, CPU tensor or iterable) for row `index` from column `start` on;
+        in a 1-D tensor, from element `index + start` on. Empty `x` is ignored.
+
+        Raises IndexError (with the value and the limit), TypeError, OverflowError or ValueError, staging nothing.
+        """
+        self.log.stage(index, start, x)
+
+    @exclusive
+    def stage_write_elem(self, index: Any, x: Any) -> None:
+        """Note one value: column 0 of row `index`, or element `index` of a 1-D tensor."""
+        self.log.stage_element(index, x)
+
+    @exclusive
+    def stage_writes(self, rows: Any, starts: Any, values: Any, lengths: Any = None) -> None:
+        """Note many writes at once, in order: `rows[i]`, from `starts[i]` on, `lengths[i]` of the flat `values`.
+
+        `starts` may be one number for all. Without `lengths`, `values` holds one value or one row of values per
+        write. All or nothing: the first bad write is named and none is staged. An empty batch raises ValueError.
+        """
+        self.log.stage_many(rows, starts, values, lengths)
+
+    @exclusive
+    def apply_write(self) -> None:
+        """Queue all staged writes on the current stream as one launch, and clear them; nothing staged, nothing
+        done. If it raises, the log is kept and the next apply does all of it."""
+        if not len(self.log):
+            return
+        self.manager.check()
+        if self._launcher is None:
+            self._launcher = Launcher(self.manager, self.max_concurrency)
+        writes = pack([(self.log.runs(), self.log.contents)])
+        self.last_apply = self._launcher.launch(writes, [self.flat], self.unordered_before())
+        self.log.clear()
+
+    @exclusive
+    def clear_staged_writes(self) -> None:
+        """Drop what was staged and not applied."""
+        self.log.clear()
+
+    def unordered_before(self) -> tuple[Fence, ...]:
+        """The fence of the last apply, if that may still run on another stream."""
+        return () if self.last_apply.done() else (self.last_apply,)

@@ -1,0 +1,54 @@
+"""One-off transfers from the host to the device, without waiting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from staging.buffer import UvaBuffer
+from staging.defaults import manager_for
+from staging.exact import exact
+from staging.manager import DeviceMemoryManager
+
+
+def async_tensor_h2d(
+    data: Any,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    out: torch.Tensor | None = None,
+    *,
+    manager: DeviceMemoryManager | None = None,
+) -> torch.Tensor:
+    """Copy a list, ndarray or CPU tensor to the device on the current stream; the host does not wait.
+
+    `dtype` defaults to `out`'s, else the data's own (for a list, what torch.tensor would take). The result
+    never aliases `data`, which may be changed at once. Converts exactly (see staging.exact). Raises ValueError
+    where `out` has another shape, dtype or device.
+    """
+    manager = manager_for(out.device if device is None and out is not None else device, manager)
+    if dtype is None:
+        dtype = out.dtype if out is not None else _own_dtype(data)
+    array = exact(data, dtype)
+    if out is None:
+        out = torch.empty(array.shape, dtype=dtype, device=manager.device)
+    elif out.shape != array.shape or out.dtype != dtype or out.device != manager.device:
+        raise ValueError(
+            f"out is {tuple(out.shape)} {out.dtype} on {out.device}; the data need "
+            f"{array.shape} {dtype} on {manager.device}"
+        )
+    if array.size:
+        manager.before_publish()
+        source = UvaBuffer(array.size, dtype, manager=manager)  # dropped on return: freed behind the copy's fence
+        source.np[...] = array.reshape(-1)
+        manager.backend.copy(source.uva().view(array.shape), out)
+    return out
+
+
+def _own_dtype(data: Any) -> torch.dtype:
+    if isinstance(data, torch.Tensor):
+        return data.dtype
+    if isinstance(data, np.ndarray):
+        return torch.from_numpy(np.empty(0, data.dtype)).dtype
+    return torch.tensor(data).dtype

@@ -1,0 +1,106 @@
+"""Backed tensors: what counts as changed, and what a publish may and may not hand over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from staging import UvaBackedTensor
+
+TRACKINGS = ["compare", "caller"]
+
+
+def _marked(tensor, rows=None):
+    if tensor.tracking == "caller":
+        tensor.mark_dirty(rows)
+
+
+@pytest.mark.parametrize("tracking", TRACKINGS)
+def test_each_publish_reads_as_it_was_made(world, tracking):
+    tensor = UvaBackedTensor(6, torch.int64, 2, tracking=tracking, manager=world.manager)
+    reads = [(world.read(tensor.gpu), 0)]
+    for step in range(1, 15):
+        tensor.np[step % 6] = step
+        _marked(tensor, step % 6)
+        reads.append((world.read(tensor.copy_to_uva()), step))
+    for read, step in reads:
+        due = np.zeros(6, np.int64)
+        for earlier in range(1, step + 1):
+            due[earlier % 6] = earlier
+        assert (read() == due).all()
+
+
+@pytest.mark.parametrize("tracking", TRACKINGS)
+def test_unchanged_contents_keep_their_slot(world, tracking):
+    tensor = UvaBackedTensor((4, 3), torch.float32, tracking=tracking, manager=world.manager)
+    tensor.cpu.fill_(2.5)
+    _marked(tensor)
+    first = tensor.copy_to_uva()
+    assert tensor.copy_to_uva().data_ptr() == first.data_ptr()
+    assert tensor.copy_to_uva(2).data_ptr() == first.data_ptr()
+    assert tensor.gpu.shape == (2, 3)
+
+
+@pytest.mark.parametrize("tracking", TRACKINGS)
+def test_a_longer_prefix_adds_the_missing_rows_to_the_slot(world, tracking):
+    tensor = UvaBackedTensor(10, torch.int32, tracking=tracking, manager=world.manager)
+    tensor.np[:] = np.arange(10)
+    _marked(tensor)
+    short = tensor.copy_to_uva(5)
+    reader = world.read(short)
+    tensor.np[7] = 70
+    _marked(tensor, 7)
+    long = tensor.copy_to_uva(10)
+    assert long.data_ptr() == short.data_ptr()
+    assert world.read(long)().tolist() == [0, 1, 2, 3, 4, 5, 6, 70, 8, 9]
+    assert reader().tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("tracking", TRACKINGS)
+def test_a_change_beyond_the_prefix_waits_for_its_own_publish(world, tracking):
+    tensor = UvaBackedTensor(8, torch.int32, tracking=tracking, manager=world.manager)
+    tensor.np[6] = 1
+    _marked(tensor, slice(6, 7))
+    before = tensor.gpu.data_ptr()
+    assert tensor.copy_to_uva(4).data_ptr() == before
+    assert world.read(tensor.copy_to_uva())().tolist() == [0] * 6 + [1, 0]
+    assert tensor.gpu.data_ptr() != before
+
+
+def test_comparing_finds_a_nan_and_a_negative_zero(world):
+    tensor = UvaBackedTensor(2, torch.float32, manager=world.manager)
+    tensor.np[:] = [np.nan, -0.0]
+    bits = world.read(tensor.copy_to_uva())().view(np.uint32)
+    assert bits.tolist() == [0x7FC00000, 0x80000000]
+    before = tensor.gpu.data_ptr()
+    assert tensor.copy_to_uva().data_ptr() == before  # the same NaN is no change
+
+
+def test_the_host_side_never_aliases_a_slot(world):
+    tensor = UvaBackedTensor(3, torch.int32, manager=world.manager)
+    tensor.np[:] = 1
+    handle = tensor.copy_to_uva()
+    tensor.np[:] = 2
+    assert world.read(handle)().tolist() == [1, 1, 1]
+
+
+def test_the_manager_publishes_what_changed(world):
+    tensors = [UvaBackedTensor(4, torch.int32, manager=world.manager) for _ in range(3)]
+    before = [tensor.gpu.data_ptr() for tensor in tensors]
+    tensors[1].np[:] = 5
+    world.manager.publish()
+    assert [t.gpu.data_ptr() == p for t, p in zip(tensors, before, strict=True)] == [True, False, True]
+    assert world.read(tensors[1].gpu)().tolist() == [5] * 4
+
+
+def test_bad_calls_name_value_and_limit(world):
+    tensor = UvaBackedTensor(4, torch.int32, tracking="caller", manager=world.manager)
+    with pytest.raises(ValueError, match=r"n=5.* 4 rows"):
+        tensor.copy_to_uva(5)
+    with pytest.raises(IndexError, match="indices from 0 to 3"):
+        tensor.mark_dirty(4)
+    with pytest.raises(ValueError, match="finds changes itself"):
+        UvaBackedTensor(4, torch.int32, manager=world.manager).mark_dirty()
+    with pytest.raises(ValueError, match="'guess'"):
+        UvaBackedTensor(4, torch.int32, tracking="guess", manager=world.manager)
