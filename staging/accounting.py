@@ -26,25 +26,38 @@ class Tally:
 
 
 class Accounting:
-    """Bytes by kind, and what the slots went through. Thread-safe; off the hot path."""
+    """Bytes by kind, and what the slots went through. Thread-safe, also from a finalizer that runs inside it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.requested = Tally()  # bytes that callers asked for
+        self._lock = threading.RLock()
+        self.requested = Tally()  # host bytes that callers asked for
         self.allocated = Tally()  # host bytes behind them, with the growth policy's rounding
         self.pinned = Tally()  # pinned bytes, with the rounding of torch's host allocator
         self.device = Tally()  # bytes of device memory
         self.slots = Tally()
-        self.growths = 0
-        self.waits = 0
-        self.wait_ns = 0
+        self._pageable = 0
+        self._growths = self._waits = self._wait_ns = 0
+
+    @property
+    def host_nbytes(self) -> int:
+        """Host bytes in use, as a budget counts them: rounding and retired memory included."""
+        return self._pageable + self.pinned.current
 
     def add(self, block: Block) -> None:
         with self._lock:
+            block.requested = block.nbytes
             self.requested.add(block.requested)
             self.allocated.add(block.nbytes)
             self.pinned.add(block.pinned_nbytes)
             self.device.add(block.device_nbytes)
+            self._pageable += 0 if block.pinned else block.nbytes
+
+    def request(self, block: Block, nbytes: int) -> None:
+        """Less was asked for than a policy made of it."""
+        with self._lock:
+            self.requested.remove(block.requested - nbytes)
+            self.requested.total -= block.requested - nbytes
+            block.requested = nbytes
 
     def remove(self, block: Block) -> None:
         with self._lock:
@@ -52,14 +65,28 @@ class Accounting:
             self.allocated.remove(block.nbytes)
             self.pinned.remove(block.pinned_nbytes)
             self.device.remove(block.device_nbytes)
+            self._pageable -= 0 if block.pinned else block.nbytes
+
+    def forget_slots(self, count: int) -> None:
+        with self._lock:
+            self.slots.remove(count)
+
+    def grew(self) -> None:
+        with self._lock:
+            self._growths += 1
+
+    def waited(self, elapsed_ns: int) -> None:
+        with self._lock:
+            self._waits += 1
+            self._wait_ns += elapsed_ns
 
     def snapshot(self) -> dict[str, int]:
         """Every figure as a plain number, e.g. `pinned_bytes_peak`."""
         with self._lock:
-            numbers = {"growths": self.growths, "waits": self.waits, "wait_ns": self.wait_ns}
+            numbers = {"growths": self._growths, "waits": self._waits, "wait_ns": self._wait_ns}
             for name in ("requested", "allocated", "pinned", "device", "slots"):
                 tally: Tally = getattr(self, name)
                 unit = "" if name == "slots" else "_bytes"
                 numbers |= {f"{name}{unit}_{f.name}": getattr(tally, f.name) for f in fields(tally)}
-            numbers["waste_bytes"] = max(self.allocated.current, self.pinned.current) - self.requested.current
+            numbers["waste_bytes"] = self.host_nbytes - self.requested.current
             return numbers

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from staging.fence import Fence
+from staging.fence import Fence, StepEnd
 from staging.packing import PackedWrites
 
 
@@ -35,6 +35,9 @@ class Block:
     mapped: bool
     pinned: bool = False
     copied: Fence | None = None
+    allocated: Fence | None = None  # of what its device memory was used for before
+    end: StepEnd | None = None  # of its lease, where it is a slot; None while that goes on
+    users: dict[Hashable, Fence] = field(default_factory=dict)  # the last known device work on it, by stream
     requested: int = 0  # host bytes that the caller asked for, without any rounding
 
     @property
@@ -49,6 +52,30 @@ class Block:
     @property
     def device_nbytes(self) -> int:
         return 0 if self.mapped else self.device.nbytes  # on cpu and sim, memory that plays the device's part
+
+    def lease(self) -> None:
+        """Its contents are new: what earlier users were is of no matter any more."""
+        self.end = None
+        self.users.clear()
+
+    def used(self, fence: Fence) -> None:
+        """Device work up to `fence` reads or writes it."""
+        self.users[fence.stream] = fence
+
+    def fences(self) -> tuple[Fence, ...]:
+        """Of all known device work on it, copies included."""
+        ended = () if self.end is None else self.end.fences
+        return (*ended, *self.users.values(), *(() if self.copied is None else (self.copied,)))
+
+    def host_fences(self) -> tuple[Fence, ...]:
+        """What a host write must wait for: whoever reads host memory in place, or the last copy out of it."""
+        if self.mapped:
+            return self.fences()
+        return () if self.copied is None else (self.copied,)
+
+    def is_idle(self) -> bool:
+        """Whether all known device work on it is done; a step that is still open has work to come."""
+        return (self.end is None or self.end.closed) and all(fence.done() for fence in self.fences())
 
 
 class Backend(ABC):
@@ -72,7 +99,10 @@ class Backend(ABC):
 
     @abstractmethod
     def publish(self, block: Block, start: int, stop: int) -> None:
-        """Let work queued on the current stream from now on see the host bytes [start, stop)."""
+        """Let work queued on the current stream from now on see the host bytes [start, stop) and all before them.
+
+        Where the backend copies, the stream waits for earlier copies on other streams, also if nothing is new.
+        """
 
     @abstractmethod
     def copy(self, source: torch.Tensor, out: torch.Tensor) -> None:
@@ -88,15 +118,11 @@ class Backend(ABC):
 
     @abstractmethod
     def order(self, fence: Fence) -> None:
-        """Make later work of the current stream wait for `fence`; the host does not wait."""
+        """Make later work of the current stream wait for `fence` of another one; the host does not wait."""
 
     def rounded(self, nbytes: int) -> int:
         """Host bytes that an allocation of `nbytes` really takes."""
         return nbytes
-
-    def current_stream(self) -> Any:
-        """The device's current stream, as `fence` takes it."""
-        return None
 
     def note(self) -> str:
         """A line for `explain()` about how this backend works here; may be empty."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Hashable, Sequence
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,8 @@ import torch
 
 from staging.defaults import manager_for
 from staging.dtypes import carrier, nbytes_of, shape_of
-from staging.fence import Fence
 from staging.manager import DeviceMemoryManager
-from staging.usage import Exclusive
+from staging.usage import Exclusive, exclusive
 
 
 class UvaBuffer(Exclusive):
@@ -34,23 +33,19 @@ class UvaBuffer(Exclusive):
         dtype: torch.dtype,
         *,
         manager: DeviceMemoryManager | None = None,
-        requested: int | None = None,
     ) -> None:
         self.manager = manager_for(None, manager)
         self.shape = shape_of(size)
         self.dtype = dtype
         self.device = self.manager.device
         self.row_nbytes = nbytes_of(self.shape[1:], dtype)
-        self.readers: dict[Hashable, Fence] = {}  # of streams that a lease was retired on
-        nbytes = nbytes_of(self.shape, dtype)
-        requested = nbytes if requested is None else requested
-        self.block = self.manager.allocate(nbytes, requested=requested, mapped=self._mapped)
-        self._finalizer = weakref.finalize(self, self.manager.drop, self.block, self.readers)
-        self._finalizer.atexit = False
+        self.block = self.manager.allocate(nbytes_of(self.shape, dtype), mapped=self._mapped)
+        self._finalizer = self.manager.drop_with(self, self.block)
         self.cpu = self.block.host.view(dtype).view(self.shape)
         self.np: np.ndarray[Any, np.dtype[Any]] = self.block.host.numpy().view(carrier(dtype)).reshape(self.shape)
         self._device_tensor = self.block.device.view(dtype).view(self.shape)
 
+    @exclusive
     def uva(self, n: int | None = None) -> torch.Tensor:
         """The device tensor of the first `n` rows (default: all), holding what the host wrote up to now.
 
@@ -63,20 +58,16 @@ class UvaBuffer(Exclusive):
 
     def publish(self, start: int, stop: int) -> torch.Tensor:
         """Make rows [start, stop) visible to the device; returns the device tensor of the first `stop` rows."""
-        try:
-            self.manager.backend.publish(self.block, start * self.row_nbytes, stop * self.row_nbytes)
-        except RuntimeError as error:
-            self.manager.raise_if_lost(error)
-            raise
+        self.manager.backend.publish(self.block, start * self.row_nbytes, stop * self.row_nbytes)
         return self._device_tensor[:stop]
 
     def rows(self, n: int | None) -> int:
         """`n` as a count of rows of this buffer; raises ValueError outside 0 to their number."""
         if n is None:
             return self.shape[0]
-        if not 0 <= n <= self.shape[0]:
+        if not 0 <= operator.index(n) <= self.shape[0]:
             raise ValueError(f"n={n}: the buffer has {self.shape[0]} rows")
-        return int(n)
+        return operator.index(n)
 
 
 class NonUvaBuffer(UvaBuffer):

@@ -11,7 +11,7 @@ from staging.manager import DeviceMemoryManager
 _lock = threading.Lock()
 _managers: dict[str, DeviceMemoryManager] = {}
 _depth = 2
-_CHOSEN = "the one set by set_default_manager"
+_CHOSEN, _ANY = "set by set_default_manager", "of no device in particular"
 
 
 def set_default_max_concurrency(n: int) -> None:
@@ -38,14 +38,18 @@ def default_manager(device: torch.device | str | None = None) -> DeviceMemoryMan
     None is the current CUDA device if a CUDA backend proves itself there, else the CPU. Thread-safe.
     """
     with _lock:
-        if device is None and _CHOSEN in _managers:
-            return _managers[_CHOSEN]
-        key = _key(torch.device("cuda") if device is None else torch.device(device))
-        manager = _managers.get(key)
-        if manager is None:
-            manager = DeviceMemoryManager(device)
-            manager = _managers.setdefault(_key(manager.device), manager)
-            _managers[key] = manager
+        any_device = f"{_ANY}, at {_key(torch.device('cuda'))}"
+        keys = [_CHOSEN, any_device] if device is None else [_key(torch.device(device))]
+        for key in keys:
+            manager = _managers.get(key)
+            if manager is not None and manager.is_usable:  # neither closed nor of the process we were forked from
+                return manager
+        built = DeviceMemoryManager(device)
+        manager = _managers.get(_key(built.device))
+        if manager is None or not manager.is_usable:
+            manager = _managers[_key(built.device)] = built
+        if device is None:
+            _managers[any_device] = manager
         return manager
 
 
@@ -66,6 +70,8 @@ def manager_for(device: torch.device | str | None, manager: DeviceMemoryManager 
 
 
 def _key(device: torch.device) -> str:
+    if device.type == "cpu":
+        return "cpu"
     if str(device) == "cuda":
         from staging.backends._cuda import current_device
 

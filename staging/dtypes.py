@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,7 +37,10 @@ def carrier(dtype: torch.dtype) -> np.dtype:
 
 def shape_of(size: int | Sequence[int], *, rank_max: int | None = None) -> tuple[int, ...]:
     """`size` as a shape; raises ValueError for a negative extent, no extent, or a rank over `rank_max`."""
-    shape = tuple(int(extent) for extent in size) if isinstance(size, Sequence) else (int(size),)
+    try:
+        shape = tuple(map(operator.index, size)) if isinstance(size, Sequence) else (operator.index(size),)
+    except TypeError:
+        raise TypeError(f"size={size!r}: give a count of rows or a shape of integers") from None
     if not shape or any(extent < 0 for extent in shape):
         raise ValueError(f"size={size!r}: give a count of rows or a shape of extents >= 0")
     if rank_max is not None and len(shape) > rank_max:

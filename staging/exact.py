@@ -21,6 +21,7 @@ from staging.dtypes import carrier
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_INT64 = range(-(2**63), 2**63)
 _MANTISSA_BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 
 
@@ -60,27 +61,17 @@ def _from_python(values: Any, dtype: torch.dtype) -> Array:
             memoryview(cast(Any, values))  # array.array and other buffers convert without boxing
         except TypeError:
             values = values if hasattr(values, "__array__") else list(values)
+    if isinstance(values, range) and len(values) and max(values[0], values[-1], key=abs) not in _INT64:
+        values = list(values)
     try:
         array: Array = np.asarray(values)
     except ValueError as error:
         raise ValueError(f"values are ragged or nested unevenly: {error}") from None
-    if array.dtype.kind == "f":
-        return _undo_widening(values, array, dtype)
+    if array.dtype.kind == "f" and isinstance(values, (list, tuple)) and array.size:
+        fine = dtype.is_floating_point and bool((np.abs(array, dtype=np.float64) < 2.0 ** _MANTISSA_BITS[dtype]).all())
+        if not fine:  # numpy makes floats of integers beside floats, or around 2**64: judge them as they were
+            return np.asarray(values, dtype=object)
     return array
-
-
-def _undo_widening(values: Any, array: Array, dtype: torch.dtype) -> Array:
-    """Numpy turns integers mixed with floats, or around 2**64, into floats: take such integers as they were."""
-    if not isinstance(values, (list, tuple)) or array.size == 0:
-        return array
-    if dtype.is_floating_point and not bool((np.abs(array) >= 2.0 ** _MANTISSA_BITS[dtype]).any()):
-        return array
-    boxed = np.asarray(values, dtype=object)
-    whole = [isinstance(value, (int, np.integer)) for value in boxed.flat]
-    if dtype.is_floating_point:
-        _from_objects(boxed.reshape(-1)[whole], dtype)
-        return array
-    return boxed if all(whole) else array
 
 
 def _convert(source: Array, dtype: torch.dtype) -> Array:
@@ -104,18 +95,24 @@ def _convert(source: Array, dtype: torch.dtype) -> Array:
 
 
 def _from_objects(source: Array, dtype: torch.dtype) -> Array:
-    """Python integers of which numpy made no integer array: some are too large, or it would have taken floats."""
-    for value in source.flat:
-        if not isinstance(value, (int, np.integer)):
+    """Python numbers one by one, each by the table: mixed kinds, or integers beyond 64 bits."""
+    numbers = [value.item() if isinstance(value, (np.generic, torch.Tensor)) else value for value in source.flat]
+    for value in numbers:
+        if not isinstance(value, (int, float)):
             raise TypeError(f"{value!r} of type {type(value).__name__} cannot become {_name(dtype)}")
-    if dtype.is_floating_point:
-        for value in source.flat:
-            if value and (abs(value) // (value & -value)).bit_length() > _MANTISSA_BITS[dtype]:
+        if isinstance(value, float) and not dtype.is_floating_point:
+            raise TypeError(f"{value!r} is a float and cannot become {_name(dtype)}; convert it before staging")
+    if not dtype.is_floating_point:
+        limits = None if dtype == torch.bool else np.iinfo(carrier(dtype))
+        low, high = (0, 1) if limits is None else (int(limits.min), int(limits.max))
+        return _in_range(np.array(numbers, dtype=object), low, high, dtype).astype(carrier(dtype)).reshape(source.shape)
+    largest = torch.finfo(dtype).max
+    for value in numbers:
+        if isinstance(value, int) and value:
+            lossy = (abs(value) // (value & -value)).bit_length() > _MANTISSA_BITS[dtype]
+            if lossy or abs(value) > largest:
                 raise OverflowError(f"{value} has no exact {_name(dtype)}; round it before staging")
-        return _from_float(source.astype(np.float64), dtype)
-    limits = None if dtype == torch.bool else np.iinfo(carrier(dtype))
-    low, high = (0, 1) if limits is None else (int(limits.min), int(limits.max))
-    return _in_range(source, low, high, dtype).astype(carrier(dtype))
+    return _from_float(np.array(numbers, dtype=np.float64), dtype).reshape(source.shape)
 
 
 def _in_range(source: Array, low: int, high: int, dtype: torch.dtype) -> Array:
@@ -127,6 +124,7 @@ def _in_range(source: Array, low: int, high: int, dtype: torch.dtype) -> Array:
 
 
 def _int_to_float(source: Array, dtype: torch.dtype) -> Array:
+    shape, source = source.shape, np.atleast_1d(source)
     magnitude = np.where(source < 0, 0 - source.astype(np.uint64), source.astype(np.uint64))
     lowest_bit = magnitude & (0 - magnitude)
     significand = magnitude // np.maximum(lowest_bit, np.uint64(1))
@@ -136,8 +134,8 @@ def _int_to_float(source: Array, dtype: torch.dtype) -> Array:
     if lossy.any():
         raise OverflowError(f"{source[lossy].flat[0]} has no exact {_name(dtype)}; round it before staging")
     if dtype == torch.bfloat16:
-        return _bfloat16_bits(source.astype(np.float32))
-    return source.astype(carrier(dtype))
+        return _bfloat16_bits(source.astype(np.float32)).reshape(shape)
+    return source.astype(carrier(dtype)).reshape(shape)
 
 
 def _from_float(source: Array, dtype: torch.dtype) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from staging.launch import Launcher
 from staging.manager import DeviceMemoryManager
 from staging.packing import pack
 from staging.staged import StagedWriteTensor
-from staging.usage import Exclusive, exclusive
-from staging.write_log import Writes, lengths_of
+from staging.usage import Exclusive, all_exclusive, exclusive
+from staging.write_log import indices, lengths_of
 
 
 class FusedStagedWriter(Exclusive):
@@ -44,7 +44,7 @@ class FusedStagedWriter(Exclusive):
     @exclusive
     def apply(
         self,
-        tensors: Sequence[StagedWriteTensor],
+        tensors: Iterable[StagedWriteTensor],
         output_ptrs: torch.Tensor | None = None,
         output_strides: torch.Tensor | None = None,
     ) -> None:
@@ -53,18 +53,18 @@ class FusedStagedWriter(Exclusive):
         Raises ValueError for a tensor listed twice, of another manager, or for tables that do not match; the
         staged writes are kept whenever it raises.
         """
+        tensors = list(tensors)
         self._check_tensors(tensors)
         self._check_table("output_ptrs", output_ptrs, torch.uint64, len(tensors))
         self._check_table("output_strides", output_strides, torch.int64, len(tensors))
         staged = [tensor for tensor in tensors if len(tensor.log)]
         if not staged:
             return
-        writes = pack([(tensor.log.runs(), tensor.log.contents) for tensor in staged])
-        after = [fence for tensor in staged for fence in tensor.unordered_before()]
-        fence = self._launcher.launch(writes, [tensor.flat for tensor in staged], after)
-        for tensor in staged:
-            tensor.last_apply = fence
-            tensor.log.clear()
+        with all_exclusive(staged):
+            writes = pack([(tensor.log.runs(), tensor.log.contents) for tensor in staged])
+            self._launcher.launch(writes, [tensor.block for tensor in staged])
+            for tensor in staged:
+                tensor.log.clear()
 
     @exclusive
     def stage(
@@ -81,24 +81,22 @@ class FusedStagedWriter(Exclusive):
         All or nothing over all of the tensors.
         """
         self._check_tensors(tensors)
-        ids = exact(tensor_ids, torch.int64).reshape(-1)
-        if ids.size == 0:
-            raise ValueError("tensor_ids are empty: a batch stages at least one write")
+        ids = indices(tensor_ids, "tensor_ids")
         if ids.min() < 0 or ids.max() >= len(tensors):
             raise IndexError(f"tensor_ids hold {ids.min()} to {ids.max()}; there are {len(tensors)} tensors")
         rows, starts = (np.broadcast_to(exact(x, torch.int64), ids.shape) for x in (rows, starts))
-        flat = _flat(values)
-        lengths = lengths_of(lengths, flat, len(ids))
-        flat = flat.reshape(-1)
-        ends = np.cumsum(lengths)
-        noted: list[tuple[StagedWriteTensor, Writes]] = []
-        for index in np.unique(ids).tolist():
-            mine = ids == index
-            picked = np.concatenate([flat[e - n : e] for e, n in zip(ends[mine], lengths[mine], strict=True)])
-            log = tensors[index].log
-            noted.append((tensors[index], log.check_many(rows[mine], starts[mine], picked, lengths[mine])))
-        for tensor, writes in noted:
-            tensor.log.note(writes)
+        if isinstance(values, Iterable) and not hasattr(values, "__getitem__"):
+            values = list(values)
+        shape = np.shape(values) if not isinstance(values, torch.Tensor) else tuple(values.shape)
+        lengths = lengths_of(lengths, shape, len(ids))
+        with all_exclusive(tensors):
+            noted = []
+            for index in np.unique(ids).tolist():
+                mine, log = ids == index, tensors[index].log
+                places = log.check_many(rows[mine], starts[mine], lengths[mine])
+                noted.append((log, places, exact(_picked(values, mine, lengths), log.dtype).reshape(-1)))
+            for log, places, array in noted:
+                log.note(places, array)
 
     def _check_tensors(self, tensors: Sequence[StagedWriteTensor]) -> None:
         self.manager.check()
@@ -120,10 +118,12 @@ class FusedStagedWriter(Exclusive):
             )
 
 
-def _flat(values: Any) -> Array:
-    """The values before anyone's dtype is known: arrays and tensors as they are, sequences by numpy."""
+def _picked(values: Any, mine: Array, lengths: Array) -> Any:
+    """The values of the writes that `mine` marks, as the caller gave them, so that they are converted only once."""
+    one_each = len(values) == len(mine)  # one value, or one row of values, for each write
+    where = np.flatnonzero(mine if one_each else np.repeat(mine, lengths))
     if isinstance(values, torch.Tensor):
-        return exact(values, values.dtype) if values.dtype != torch.bfloat16 else values.float().numpy()
+        return values[torch.from_numpy(where)]
     if isinstance(values, np.ndarray):
-        return values
-    return np.asarray(values if hasattr(values, "__len__") else list(values))
+        return values[where]
+    return [values[index] for index in where.tolist()]

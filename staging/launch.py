@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from staging.fence import Fence, StepEnd
+from staging.backend import Block
+from staging.fence import StepEnd
 from staging.manager import DeviceMemoryManager
 from staging.packing import PackedWrites
 from staging.slots import SlotRing
@@ -21,23 +22,21 @@ class Launcher:
         self.manager = manager
         self._ring = SlotRing((_FIRST_NBYTES,), torch.uint8, depth, manager)
 
-    def launch(self, writes: PackedWrites, targets: Sequence[torch.Tensor], after: Sequence[Fence]) -> Fence:
-        """Queue one scatter of `writes` into the flat `targets` on the current stream, behind the fences `after`
-        of other streams; returns the fence of its end."""
-        manager = self.manager
-        manager.before_publish()
+    def launch(self, writes: PackedWrites, targets: Sequence[Block]) -> None:
+        """Queue one scatter of `writes` into `targets` on the current stream, behind their earlier applies."""
+        manager, backend = self.manager, self.manager.backend
+        manager.reclaim()
         slot = self._ring.acquire(writes.nbytes)
         slot.step = manager.current_step
-        slot.end = StepEnd(slot.step).close(())  # free again if the launch below fails
-        writes.write(slot.buffer.np[: writes.nbytes], [target.data_ptr() for target in targets])
         try:
+            writes.write(slot.buffer.np[: writes.nbytes], [target.device.data_ptr() for target in targets])
             packed = slot.buffer.publish(0, writes.nbytes)
-            for fence in after:
-                manager.backend.order(fence)
-            manager.backend.apply(packed, writes, targets)
-            fence = manager.backend.fence()
-        except RuntimeError as error:
-            manager.raise_if_lost(error)
-            raise
-        slot.end = StepEnd(slot.step).close((fence,))
-        return fence
+            for target in targets:
+                for fence in target.fences():
+                    backend.order(fence)
+            backend.apply(packed, writes, [target.device for target in targets])
+        finally:  # whatever was queued before an error still reads the slot
+            fence = backend.fence()
+            slot.end_lease(StepEnd(slot.step).close((fence,)))
+            for target in targets:
+                target.used(fence)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator
@@ -15,7 +17,7 @@ from staging.accounting import Accounting
 from staging.backend import Backend, Block
 from staging.errors import ClosedError, DeviceLostError, MemoryLimitError
 from staging.fence import StepEnd, wait_all
-from staging.retired import Readers, RetiredMemory
+from staging.retired import RetiredMemory
 from staging.selection import Choice, choose
 from staging.steps import Steps
 
@@ -25,6 +27,9 @@ GUARDS = ("wait", "raise", "grow", "trust")
 
 class Publishable(Protocol):
     """What `publish` takes: a tensor whose host side is the truth."""
+
+    @property
+    def manager(self) -> DeviceMemoryManager: ...
 
     def copy_to_uva(self, n: int | None = None) -> torch.Tensor: ...
 
@@ -55,8 +60,6 @@ class DeviceMemoryManager:
         on_limit: Literal["raise", "pageable"] = "raise",
         growth: str | float = "pow2",
     ) -> None:
-        if guard not in GUARDS:
-            raise ValueError(f"guard={guard!r}: choose one of {', '.join(GUARDS)}")
         if on_limit not in ("raise", "pageable"):
             raise ValueError(f"on_limit={on_limit!r}: choose 'raise' or 'pageable'")
         if depth is not None and depth < 1:
@@ -64,13 +67,15 @@ class DeviceMemoryManager:
         self._choice: Choice = choose(device, backend)
         self.backend: Backend = self._choice.backend
         self.device = self.backend.device
-        self.depth, self.guard, self.wait_timeout_s = depth, guard, wait_timeout_s
+        self.depth, self.guard, self.wait_timeout_s = depth, check_guard(guard), wait_timeout_s
         self.limit_bytes, self.on_limit = limit_bytes, on_limit
         self.growth = check_growth(growth)
         self.accounting = Accounting()
         self._steps = Steps(self.backend)
-        self._retired = RetiredMemory(self.accounting)
-        self._published: weakref.WeakSet[Publishable] = weakref.WeakSet()
+        self._retired = RetiredMemory(self.backend, self.accounting)
+        weakref.finalize(self, self._retired.orphan).atexit = False
+        self._published: dict[int, weakref.ref[Publishable]] = {}  # in the order they were made
+        self._publishing = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
         self._warned = False
@@ -82,7 +87,8 @@ class DeviceMemoryManager:
     def step(self, *, streams: Iterable[Any] = ()) -> Iterator[DeviceMemoryManager]:
         """One step of the engine: what is published in it may be read until its end, by readers launched in it.
 
-        Leaving it, also by an exception, fences the current stream and `streams`. Steps do not nest.
+        Leaving it, also by an exception, fences the current stream and `streams`. Steps do not nest. From the first
+        one on leases end only with a step, so end every one: in a step that never ends, pools only grow.
         """
         self.check()
         self._steps.begin()
@@ -98,17 +104,21 @@ class DeviceMemoryManager:
         self._end(streams, of_block=False)
 
     def _end(self, streams: Iterable[Any], *, of_block: bool) -> None:
-        ended = self._steps.end(streams, of_block=of_block)
-        self._retired.sweep(lambda: ended)
+        with self.device_work():
+            ended = self._steps.end(streams, of_block=of_block)
+            self._retired.sweep(lambda: ended)
 
     def retire(self, stream: Any) -> None:
         """Tell that readers of leased slots were launched on `stream` up to here: leases that end later wait for
         it as well as for the current stream."""
         self.check()
-        self._steps.retire(stream)
+        with self.device_work():
+            self._steps.retire(stream)
 
-    def lease_end(self) -> StepEnd:
-        """The end of a lease that is replaced now: the open step's in step mode, else fenced at once."""
+    def lease_end(self, *, fenced: bool) -> StepEnd:
+        """The end of a lease that is replaced now: the open step's in step mode, else an own one, fenced at once."""
+        if not fenced and not self._steps.in_step_mode:
+            return StepEnd(self._steps.num_ended).close(())
         return self._steps.lease_end()
 
     @property
@@ -117,74 +127,83 @@ class DeviceMemoryManager:
         return self._steps.num_ended
 
     def publish(self, tensors: Iterable[Publishable] | None = None) -> None:
-        """Publish the backed tensors given, by default all of this manager's; unchanged ones keep their slot."""
+        """Publish the backed tensors given, by default all of this manager's in the order they were made; unchanged
+        ones keep their slot. Raises ValueError for a tensor of another manager, publishing none."""
         self.check()
-        for tensor in tuple(self._published if tensors is None else tensors):
+        if tensors is None:
+            with self._publishing:
+                alive = [(key, reference()) for key, reference in self._published.items()]
+                self._published = {key: self._published[key] for key, tensor in alive if tensor is not None}
+            tensors = [tensor for _, tensor in alive if tensor is not None]
+        tensors = list(tensors)
+        for position, tensor in enumerate(tensors):
+            if tensor.manager is not self:
+                raise ValueError(f"tensors[{position}] belongs to another manager; publish it there")
+        for tensor in tensors:
             tensor.copy_to_uva()
 
     def register(self, tensor: Publishable) -> None:
         """Let `publish()` include `tensor` for as long as it lives."""
-        self._published.add(tensor)
+        with self._publishing:
+            self._published[max(self._published, default=-1) + 1] = weakref.ref(tensor)
 
     # -- memory
 
-    def allocate(self, nbytes: int, *, requested: int, mapped: bool = True) -> Block:
-        """A block within the budget; raises MemoryLimitError. Give it back with `drop`."""
-        self.before_publish()
-        pinned = True
-        if self.limit_bytes is not None and not self._fits(nbytes):
-            self._retired.wait()
-            if not self._fits(nbytes):
-                self._at_limit(nbytes)
-                mapped = pinned = False
-        try:
-            block = self.backend.allocate(nbytes, mapped=mapped, pinned=pinned)
-        except RuntimeError as error:
-            self.raise_if_lost(error)
-            raise
-        block.requested = requested
+    def allocate(self, nbytes: int, *, mapped: bool = True) -> Block:
+        """A block of host memory with its device view, within the budget; raises MemoryLimitError."""
+        pageable = self._over_limit(nbytes)
+        with self.device_work():
+            block = self.backend.allocate(nbytes, mapped=mapped and not pageable, pinned=not pageable)
         self.accounting.add(block)
         return block
 
     def allocate_target(self, nbytes: int, *, resident: bool) -> Block:
-        """A block that device work writes; where `resident` it is device memory, without a host side."""
-        self.check()
-        if not resident and not self._fits(nbytes):
-            self._retired.wait()
-            resident = not self._fits(nbytes)
-        block = self.backend.allocate_target(nbytes, resident=resident)
-        block.requested = block.nbytes
+        """A block that device work writes: device memory, or where not `resident` mapped host memory, within the
+        budget (at the limit, device memory stands in for pageable)."""
+        if not resident:
+            resident = self._over_limit(nbytes)
+        with self.device_work():
+            block = self.backend.allocate_target(nbytes, resident=resident)
+            block.used(self.backend.fence())  # of its zeroing
         self.accounting.add(block)
         return block
 
-    def drop(self, block: Block, readers: Readers) -> None:
-        """Retire a block: free it once a fence of the next publish or step end, and `readers`, are done.
+    def drop_with(self, owner: object, block: Block) -> weakref.finalize[[Block], Any]:
+        """Retire `block` once `owner` is gone: free it behind a fence of the next publish or step end, and behind
+        every fence it carries."""
+        finalizer = weakref.finalize(owner, self._retired.drop, block)
+        finalizer.atexit = False
+        return finalizer
 
-        Only appends to a queue, so finalizers may call it from any thread.
-        """
-        self._retired.drop(block, readers)
-
-    def before_publish(self) -> None:
-        """What each publish does first: free what is done, and outside step mode fence what was dropped since."""
+    def reclaim(self) -> None:
+        """Free what is done; outside step mode fence what was dropped since. Every publish does this first."""
         self.check()
         if len(self._retired):
-            self._retired.sweep(None if self._steps.in_step_mode else self._steps.fence_now)
+            with self.device_work():
+                self._retired.sweep(None if self._steps.in_step_mode else self._steps.fence_now)
 
-    def _fits(self, nbytes: int) -> bool:
-        used = max(self.accounting.allocated.current, self.accounting.pinned.current)
-        return self.limit_bytes is None or used + self.backend.rounded(nbytes) <= self.limit_bytes
-
-    def _at_limit(self, nbytes: int) -> None:
-        used = max(self.accounting.allocated.current, self.accounting.pinned.current)
+    def _over_limit(self, nbytes: int) -> bool:
+        """Whether to go on with pageable memory; raises MemoryLimitError where the budget says so."""
+        self.reclaim()
+        rounded = self.backend.rounded(nbytes)
+        if self.limit_bytes is None or self.accounting.host_nbytes + rounded <= self.limit_bytes:
+            return False
+        with self.device_work():
+            self._retired.wait()
+        if self.accounting.host_nbytes + rounded <= self.limit_bytes:
+            return False
         text = (
-            f"{nbytes} bytes more ({self.backend.rounded(nbytes)} with rounding) would pass limit_bytes="
-            f"{self.limit_bytes}: {used} are in use, retired memory included"
+            f"{nbytes} bytes more ({rounded} with rounding) would pass limit_bytes={self.limit_bytes}: "
+            f"{self.accounting.host_nbytes} are in use, retired memory included"
         )
         if self.on_limit == "raise":
-            raise MemoryLimitError(f"{text}; raise the limit, use growth='exact', or on_limit='pageable'")
+            raise MemoryLimitError(
+                f"{text}; raise the limit, end the step if one is open, use growth='exact', or on_limit='pageable'"
+            )
         if not self._warned:
             self._warned = True
             warnings.warn(f"{text}; going on with pageable memory and explicit copies", RuntimeWarning, stacklevel=4)
+        return True
 
     # -- state
 
@@ -197,11 +216,25 @@ class DeviceMemoryManager:
         if os.getpid() != self._pid:
             raise ClosedError("the manager belongs to the parent of this forked process; build one after the fork")
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether `check` passes."""
+        return self._lost is None and not self._closed and os.getpid() == self._pid
+
     def raise_if_lost(self, error: BaseException) -> None:
         """Mark the manager broken where `error` says that the device is lost, and say so from now on."""
-        if self.backend.is_device_error(error):
+        if self._lost is None and self.backend.is_device_error(error):
             self._lost = error
             raise DeviceLostError(f"{self.device} is lost to this process: {error}") from error
+
+    @contextmanager
+    def device_work(self) -> Iterator[None]:
+        """Calls of the backend and its fences outside an object's own method: a lost device is recognised."""
+        try:
+            yield
+        except RuntimeError as error:
+            self.raise_if_lost(error)
+            raise
 
     def explain(self) -> str:
         """Why this backend: each one's proof, what was taken, and how it works here."""
@@ -216,6 +249,8 @@ class DeviceMemoryManager:
     def stats(self) -> dict[str, int]:
         """Bytes requested, allocated, pinned and on the device, and slots: `_current`, `_peak`, `_total` of each;
         growths, waits, `wait_ns`, and `waste_bytes` that rounding costs."""
+        if self._closed:
+            self._retired.sweep(lambda: StepEnd(-1).close(()))
         return self.accounting.snapshot()
 
     def close(self) -> None:
@@ -225,22 +260,30 @@ class DeviceMemoryManager:
         """
         if self._closed:
             return
-        if self._lost is None and os.getpid() == self._pid:
-            end = self._steps.fence_now()
-            wait_all(end.fences)
-            self._retired.sweep(lambda: end)
-            self._retired.wait()
-            self._retired.close()
-        self._closed = True
+        usable, self._closed = self.is_usable, True
+        if usable:
+            with self.device_work():
+                end = self._steps.shut()
+                wait_all(end.fences)
+                self._retired.sweep(lambda: end)
+                self._retired.wait()
+        self._retired.orphan()  # what is dropped from here on is swept by whoever comes next
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a DeviceMemoryManager belongs to its process and does not pickle; build one on the other side")
 
 
+def check_guard(guard: Guard) -> Guard:
+    """`guard` if it is one; raises ValueError."""
+    if guard not in GUARDS:
+        raise ValueError(f"guard={guard!r}: choose one of {', '.join(GUARDS)}")
+    return guard
+
+
 def check_growth(growth: str | float) -> str | float:
-    """`growth` if it is a policy: "pow2", "exact" or a factor over 1; raises ValueError."""
+    """`growth` if it is a policy: "pow2", "exact" or a finite factor over 1; raises ValueError."""
     if growth in ("pow2", "exact"):
         return growth
-    if isinstance(growth, (int, float)) and not isinstance(growth, bool) and growth > 1:
+    if isinstance(growth, (int, float)) and not isinstance(growth, bool) and 1 < growth < math.inf:
         return growth
     raise ValueError(f"growth={growth!r}: choose 'pow2', 'exact' or a factor over 1")

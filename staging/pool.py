@@ -35,10 +35,10 @@ class Lease:
 
         Raises ValueError once the slot was handed out again: such readers came too late to be protected.
         """
+        self._manager.check()
         if self._slot.num_uses != self._use:
             raise ValueError(f"the lease of slot {self.slot} from step {self.step} is over: the slot was reused")
-        fence = self._manager.backend.fence(stream)
-        self._slot.buffer.readers[fence.stream] = fence
+        self._slot.buffer.block.used(self._manager.backend.fence(stream))
 
 
 class UvaBufferPool(Exclusive):
@@ -100,9 +100,10 @@ class UvaBufferPool(Exclusive):
         slot, tensor = self._publish(rows)
         out = torch.empty_like(tensor) if out is None else out
         backend = self.manager.backend
-        backend.copy(tensor, out)
-        fence = backend.fence()
-        slot.buffer.readers[fence.stream] = fence
+        try:
+            backend.copy(tensor, out)
+        finally:
+            slot.buffer.block.used(backend.fence())
         return out
 
     def _rows(self, x: Any) -> Array:
@@ -122,10 +123,10 @@ class UvaBufferPool(Exclusive):
 
     def fill(self, num_rows: int, write: Callable[[Array], None]) -> tuple[Slot, torch.Tensor]:
         """Let `write` fill the next slot's first rows in place, publish them, and end the lease before."""
-        self.manager.before_publish()
+        self.manager.reclaim()
         slot = self._ring.acquire(num_rows)
         if self._current is not None and self._current is not slot:
-            self._current.end = self.manager.lease_end()
+            self._current.end_lease(self.manager.lease_end(fenced=self._ring.guard != "trust"))
         slot.step = self.manager.current_step
         self._current = slot
         write(slot.buffer.np[:num_rows])

@@ -4,61 +4,75 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from staging.accounting import Accounting
-from staging.backend import Block
-from staging.fence import Fence, StepEnd, wait_all
+from staging.backend import Backend, Block
+from staging.fence import StepEnd, wait_all
 
-Readers = dict[Hashable, Fence]
+_holding: set[RetiredMemory] = set()
+"""Whoever holds unfreed blocks, so that they outlive a manager that is dropped with its pools."""
 
 
 class RetiredMemory:
-    """Blocks first dropped, then fenced, then freed. Dropping only appends to a queue, so that finalizers may
-    do it from any thread; fencing and freeing happen in the manager's own calls."""
+    """Blocks first dropped, then fenced, then freed.
 
-    def __init__(self, accounting: Accounting) -> None:
+    Dropping only appends to a queue, so finalizers may do it from any thread and inside any lock; fencing and
+    freeing happen in `sweep`. A block is free when the fence made after its drop and all fences it carries are done.
+    """
+
+    def __init__(self, backend: Backend, accounting: Accounting) -> None:
+        self._backend = backend
         self._accounting = accounting
-        self._dropped: deque[tuple[Block, Readers]] = deque()
-        self._fenced: deque[tuple[StepEnd, Block, Readers]] = deque()
+        self._dropped: deque[Block] = deque()
+        self._fenced: deque[tuple[StepEnd, Block]] = deque()
         self._sweeping = threading.Lock()
-        self._closed = False
+        self._orphaned = False
 
     def __len__(self) -> int:
         return len(self._dropped) + len(self._fenced)
 
-    def drop(self, block: Block, readers: Readers) -> None:
-        """Take a block over; `readers` are the fences of those told to read it on other streams."""
-        if self._closed:
-            self._accounting.remove(block)
-        else:
-            self._dropped.append((block, readers))
+    def drop(self, block: Block) -> None:
+        """Take a block over."""
+        self._dropped.append(block)
+        _holding.add(self)
 
     def sweep(self, end: Callable[[], StepEnd] | None) -> None:
-        """Fence what was dropped by `end()` (None: not yet, the step goes on), and free what is done."""
-        if not self._sweeping.acquire(blocking=False):
-            return  # another thread is at it
-        try:
-            if self._dropped and end is not None:
-                fenced = end()
-                while self._dropped:
-                    self._fenced.append((fenced, *self._dropped.popleft()))
-            while self._fenced and _is_done(*self._fenced[0]):
-                self._accounting.remove(self._fenced.popleft()[1])
-        finally:
-            self._sweeping.release()
+        """Fence what was dropped by `end()` (None: not yet, the step goes on), and free what is done.
 
-    def close(self) -> None:
-        """Nothing is queued any more: what is dropped from here on is freed at once."""
-        self._closed = True
+        Also does so for whoever's manager is gone.
+        """
+        self._sweep(end)
+        for other in tuple(_holding):
+            if other._orphaned and other is not self:
+                other._sweep(other._fence_now)
+
+    def _sweep(self, end: Callable[[], StepEnd] | None) -> None:
+        if self._sweeping.acquire(blocking=False):  # else another thread is at it
+            try:
+                self._fence(end)
+                while self._fenced and self._fenced[0][0].done() and self._fenced[0][1].is_idle():
+                    self._accounting.remove(self._fenced.popleft()[1])
+                if not len(self):
+                    _holding.discard(self)
+            finally:
+                self._sweeping.release()
 
     def wait(self) -> None:
         """Wait for the fences that are there, and free what they held."""
-        for end, block, readers in tuple(self._fenced):
-            wait_all((*end.fences, *readers.values(), *((block.copied,) if block.copied else ())))
+        for end, block in tuple(self._fenced):
+            wait_all((*end.fences, *block.fences()))
         self.sweep(None)
 
+    def orphan(self) -> None:
+        """The manager is gone: whoever sweeps next sweeps this too. For finalizers."""
+        self._orphaned = True
 
-def _is_done(end: StepEnd, block: Block, readers: Readers) -> bool:
-    copied = block.copied is None or block.copied.done()
-    return copied and end.done() and all(fence.done() for fence in readers.values())
+    def _fence(self, end: Callable[[], StepEnd] | None) -> None:
+        count = len(self._dropped)  # what is dropped after the fence belongs to the next one
+        if count and end is not None:
+            fenced = end()
+            self._fenced.extend((fenced, self._dropped.popleft()) for _ in range(count))
+
+    def _fence_now(self) -> StepEnd:
+        return StepEnd(-1).close((self._backend.fence(),))

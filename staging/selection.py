@@ -26,9 +26,12 @@ def choose(device: torch.device | str | None, backend: str | Backend) -> Choice:
     """
     asked = None if device is None else torch.device(device)
     if isinstance(backend, Backend):
-        if asked is not None and asked.type != backend.device.type:
+        if asked is not None and asked != backend.device and str(asked) not in ("cuda", "cpu:0"):
             raise ValueError(f"device {asked} was asked for, but the backend given serves {backend.device}")
-        return Choice(backend, "given by the caller", [backend.probe()])
+        given = backend.probe()
+        if not given.ok:
+            raise BackendUnavailableError(f"the backend given did not prove itself: {given.name}: {given.reason}")
+        return Choice(backend, "given by the caller", [given])
     if backend != "auto" and backend not in backends.names():
         raise ValueError(f"backend={backend!r} is unknown; choose one of: auto, {', '.join(backends.names())}")
     tried: list[Probe] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ import torch
 
 from staging.defaults import depth_of, manager_for
 from staging.dtypes import nbytes_of, shape_of
-from staging.fence import Fence
 from staging.launch import Launcher
 from staging.manager import DeviceMemoryManager
 from staging.packing import pack
@@ -44,13 +42,10 @@ class StagedWriteTensor(Exclusive):
         self.dtype = dtype
         self.device = self.manager.device
         self.max_concurrency = depth_of(max_concurrency, self.manager)
-        block = self.manager.allocate_target(nbytes_of(self.shape, dtype), resident=not uva_instead_of_gpu)
-        finalizer = weakref.finalize(self, self.manager.drop, block, {})
-        finalizer.atexit = False
-        self.device_tensor = block.device.view(dtype).view(self.shape)
-        self.flat = block.device.view(dtype)
+        self.block = self.manager.allocate_target(nbytes_of(self.shape, dtype), resident=not uva_instead_of_gpu)
+        self.manager.drop_with(self, self.block)
+        self.device_tensor = self.block.device.view(dtype).view(self.shape)
         self.log = WriteLog(self.shape, dtype)
-        self.last_apply: Fence = self.manager.backend.fence()  # at first, of the zeroing
         self._launcher: Launcher | None = None
 
     @property
@@ -65,11 +60,13 @@ class StagedWriteTensor(Exclusive):
 
         Raises IndexError (with the value and the limit), TypeError, OverflowError or ValueError, staging nothing.
         """
+        self.manager.check()
         self.log.stage(index, start, x)
 
     @exclusive
     def stage_write_elem(self, index: Any, x: Any) -> None:
         """Note one value: column 0 of row `index`, or element `index` of a 1-D tensor."""
+        self.manager.check()
         self.log.stage_element(index, x)
 
     @exclusive
@@ -79,26 +76,24 @@ class StagedWriteTensor(Exclusive):
         `starts` may be one number for all. Without `lengths`, `values` holds one value or one row of values per
         write. All or nothing: the first bad write is named and none is staged. An empty batch raises ValueError.
         """
+        self.manager.check()
         self.log.stage_many(rows, starts, values, lengths)
 
     @exclusive
     def apply_write(self) -> None:
         """Queue all staged writes on the current stream as one launch, and clear them; nothing staged, nothing
         done. If it raises, the log is kept and the next apply does all of it."""
+        self.manager.check()
         if not len(self.log):
             return
-        self.manager.check()
         if self._launcher is None:
             self._launcher = Launcher(self.manager, self.max_concurrency)
         writes = pack([(self.log.runs(), self.log.contents)])
-        self.last_apply = self._launcher.launch(writes, [self.flat], self.unordered_before())
+        self._launcher.launch(writes, [self.block])
         self.log.clear()
 
     @exclusive
     def clear_staged_writes(self) -> None:
         """Drop what was staged and not applied."""
+        self.manager.check()
         self.log.clear()
-
-    def unordered_before(self) -> tuple[Fence, ...]:
-        """The fence of the last apply, if that may still run on another stream."""
-        return () if self.last_apply.done() else (self.last_apply,)

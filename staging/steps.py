@@ -35,28 +35,57 @@ class Steps:
         self._inside = True
 
     def end(self, streams: Iterable[Any], *, of_block: bool) -> StepEnd:
-        """Close the open step behind the current stream, `streams` and the retired ones; open the next."""
+        """Close the open step behind the current stream, `streams` and the retired ones; open the next.
+
+        A bad stream raises; then a block's step is closed without it, and any other stays open.
+        """
         if self._inside and not of_block:
             raise StagingError("end_step() inside manager.step(): the block's end ends the step")
         self._inside = False
         ended = self._enter_step_mode()
-        self.num_ended += 1
-        self._open = StepEnd(self.num_ended)
-        return ended.close(self._fences(streams))
+        try:
+            fences = self.fences(streams)
+        except Exception:
+            if of_block:
+                self._close(ended, self.fences(()))
+            raise
+        return self._close(ended, fences)
 
     def lease_end(self) -> StepEnd:
-        """The end of a lease that is replaced now: the open step's in step mode, else fenced at once."""
-        return self.fence_now() if self._open is None else self._open
+        """The end of a lease that is replaced now: the open step's in step mode, else fenced at once, as a step
+        of its own."""
+        if self._open is not None:
+            return self._open
+        self.num_ended += 1
+        return self.fence_now()
 
     def fence_now(self) -> StepEnd:
-        """An end of its own, here and now."""
-        self.num_ended += 1
-        return StepEnd(self.num_ended).close(self._fences(()))
+        """An end here and now, which is no step."""
+        return StepEnd(self.num_ended).close(self.fences(()))
+
+    def shut(self) -> StepEnd:
+        """The end of all steps: the open one is closed with it."""
+        return self.fence_now() if self._open is None else self._open.close(self.fences(()))
 
     def retire(self, stream: Any) -> None:
         """Let every later end wait for what was queued on `stream` up to here."""
         fence = self._backend.fence(stream)
         self._side[fence.stream] = fence
+
+    def fences(self, streams: Iterable[Any]) -> list[Fence]:
+        """A new one on the current stream, and those of all streams retired so far, `streams` included, that are
+        not done: a reader launched in one step may read a lease that ends in a later one."""
+        for stream in streams:
+            self.retire(stream)
+        for key, fence in tuple(self._side.items()):
+            if fence.done():
+                self._side.pop(key, None)
+        return [self._backend.fence(), *tuple(self._side.values())]
+
+    def _close(self, ended: StepEnd, fences: list[Fence]) -> StepEnd:
+        self.num_ended += 1
+        self._open = StepEnd(self.num_ended)
+        return ended.close(fences)
 
     def _enter_step_mode(self) -> StepEnd:
         thread = threading.get_ident()
@@ -66,10 +95,3 @@ class Steps:
         if self._open is None:
             self._open = StepEnd(self.num_ended)
         return self._open
-
-    def _fences(self, streams: Iterable[Any]) -> list[Fence]:
-        for stream, fence in tuple(self._side.items()):
-            if fence.done():
-                self._side.pop(stream, None)
-        fence_of = self._backend.fence
-        return [fence_of(), *self._side.values(), *(fence_of(stream) for stream in streams)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ def async_tensor_h2d(
     where `out` has another shape, dtype or device.
     """
     manager = manager_for(out.device if device is None and out is not None else device, manager)
+    if isinstance(data, Iterable) and not hasattr(data, "__len__"):
+        data = list(data)
     if dtype is None:
         dtype = out.dtype if out is not None else _own_dtype(data)
     array = exact(data, dtype)
@@ -39,10 +42,13 @@ def async_tensor_h2d(
             f"{array.shape} {dtype} on {manager.device}"
         )
     if array.size:
-        manager.before_publish()
         source = UvaBuffer(array.size, dtype, manager=manager)  # dropped on return: freed behind the copy's fence
         source.np[...] = array.reshape(-1)
-        manager.backend.copy(source.uva().view(array.shape), out)
+        with manager.device_work():
+            try:
+                manager.backend.copy(source.uva().view(array.shape), out)
+            finally:
+                source.block.used(manager.backend.fence())
     return out
 
 
@@ -50,5 +56,5 @@ def _own_dtype(data: Any) -> torch.dtype:
     if isinstance(data, torch.Tensor):
         return data.dtype
     if isinstance(data, np.ndarray):
-        return torch.from_numpy(np.empty(0, data.dtype)).dtype
-    return torch.tensor(data).dtype
+        return torch.from_numpy(np.empty(0, data.dtype.newbyteorder("="))).dtype
+    return {"b": torch.bool, "f": torch.get_default_dtype()}.get(np.asarray(data).dtype.kind, torch.int64)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 from staging.errors import ConcurrentUseError
@@ -28,15 +29,38 @@ class Exclusive:
         )
 
 
-class _HasBusy(Protocol):
+class _Owner(Protocol):
+    def raise_if_lost(self, error: BaseException) -> None: ...
+
+
+class _Owned(Protocol):
     _busy: bool
 
+    @property
+    def manager(self) -> _Owner: ...
 
-T = TypeVar("T", bound=_HasBusy)
+
+T = TypeVar("T", bound=_Owned)
+
+
+@contextmanager
+def all_exclusive(things: Sequence[Exclusive]) -> Iterator[None]:
+    """Hold every one of `things` as their own methods would; raises ConcurrentUseError, holding none."""
+    for thing in things:
+        if thing._busy:
+            raise ConcurrentUseError(f"a {type(thing).__name__} is used by another call that is in progress")
+    for thing in things:
+        thing._busy = True
+    try:
+        yield
+    finally:
+        for thing in things:
+            thing._busy = False
 
 
 def exclusive(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
-    """Let `method` raise ConcurrentUseError while another exclusive method of the object is in progress."""
+    """Let `method` raise ConcurrentUseError while another exclusive method of the object is in progress, and
+    DeviceLostError where the device is lost under it."""
 
     @functools.wraps(method)
     def call(self: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -48,6 +72,9 @@ def exclusive(method: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T,
         self._busy = True
         try:
             return method(self, *args, **kwargs)
+        except RuntimeError as error:
+            self.manager.raise_if_lost(error)
+            raise
         finally:
             self._busy = False
 

@@ -15,8 +15,8 @@ from staging.dtypes import carrier
 from staging.exact import exact
 from staging.packing import Array, Runs, resolve
 
-Writes = tuple[Array, Array, Array]
-"""Flat offsets int64[n], lengths int64[n] and the values of n writes, one after another."""
+Places = tuple[Array, Array]
+"""Flat offsets int64[n] and lengths int64[n] of n writes."""
 
 _FIRST_WRITES, _FIRST_ELEMENTS = 64, 1024
 
@@ -42,13 +42,13 @@ class WriteLog:
         return self._contents[: self.num_elements]
 
     def stage(self, row: Any, start: Any, values: Any) -> None:
-        """Note one write; an empty one is ignored once its place was checked."""
+        """Note one write; an empty one is ignored, wherever it would go."""
         row, start = _index(row, "row"), _index(start, "start")
         array = exact(values, self.dtype)
         if array.ndim != 1:
             raise ValueError(f"values have rank {array.ndim}; one write takes a flat sequence of elements")
-        offset = self._place(row, start, len(array))
         if len(array):
+            offset = self._place(row, start, len(array))
             self._note(np.array([offset]), np.array([len(array)]), array)
 
     def stage_element(self, index: Any, value: Any) -> None:
@@ -62,19 +62,20 @@ class WriteLog:
     def stage_many(self, rows: Any, starts: Any, values: Any, lengths: Any = None) -> None:
         """Note one write per row, in order; see `StagedWriteTensor.stage_writes`."""
         rows, starts = indices(rows, "rows"), indices(starts, "starts")
-        if len(starts) == 1 and np.ndim(starts) == 1:
-            starts = np.broadcast_to(starts, rows.shape)
         array = exact(values, self.dtype)
-        lengths = lengths_of(lengths, array, len(rows))
+        lengths = lengths_of(lengths, array.shape, len(rows))
+        if len(starts) == 1:
+            starts = np.broadcast_to(starts, rows.shape)
         if len(starts) != len(rows):
             raise ValueError(f"{len(starts)} starts for {len(rows)} rows: give one per write, or one for all")
-        self.note(self.check_many(rows, starts, array.reshape(-1), lengths))
+        self.note(self.check_many(rows, starts, lengths), array.reshape(-1))
 
-    def check_many(self, rows: Array, starts: Array, values: Any, lengths: Array) -> Writes:
-        """The writes, checked and converted but not noted yet; the first bad one is named."""
-        columns = self.shape[-1]
-        used = starts + lengths if len(self.shape) == 2 else rows + starts + lengths
-        bad = (rows < 0) | (rows >= self.shape[0]) | (starts < 0) | (used > columns)
+    def check_many(self, rows: Array, starts: Array, lengths: Array) -> Places:
+        """Where the writes go, checked but not noted yet; the first bad one is named. Lengths are >= 0."""
+        size, columns = self.shape[0], self.shape[-1]
+        room = columns - starts if len(self.shape) == 2 else size - rows - starts
+        inside = (rows >= 0) & (rows < size) & (starts >= 0) & (starts <= columns)  # the rest may have wrapped
+        bad = ~inside | (lengths > room)
         if bad.any():
             which = int(np.argmax(bad))
             try:
@@ -83,12 +84,11 @@ class WriteLog:
                 raise IndexError(f"write {which}: {error}") from None
         offsets = rows + starts if len(self.shape) == 1 else rows * columns + starts
         kept = lengths > 0
-        array = exact(values, self.dtype)
-        return (offsets, lengths, array) if kept.all() else (offsets[kept], lengths[kept], array)
+        return (offsets, lengths) if kept.all() else (offsets[kept], lengths[kept])
 
-    def note(self, writes: Writes) -> None:
-        """Note writes that `check_many` passed."""
-        self._note(*writes)
+    def note(self, places: Places, values: Array) -> None:
+        """Note writes that `check_many` passed, with their converted values one after another."""
+        self._note(*places, values)
 
     def clear(self) -> None:
         """Forget everything staged; the buffers stay for the next step."""
@@ -148,24 +148,24 @@ def indices(values: Any, what: str) -> Array:
     return array.reshape(-1)
 
 
-def lengths_of(lengths: Any, values: Array, num_writes: int) -> Array:
-    """One length per write; without `lengths` the values split evenly: (writes,) or (writes, n)."""
+def lengths_of(lengths: Any, shape: tuple[int, ...], num_writes: int) -> Array:
+    """One length per write of values of that shape; without `lengths` they split evenly: (writes,) or (writes, n)."""
     if lengths is None:
-        if values.ndim not in (1, 2) or len(values) != num_writes:
+        if len(shape) not in (1, 2) or shape[0] != num_writes:
             raise ValueError(
-                f"values of shape {values.shape} for {num_writes} writes: give lengths, one value per write, "
+                f"values of shape {shape} for {num_writes} writes: give lengths, one value per write, "
                 "or one row of values per write"
             )
-        return np.full(num_writes, values.size // num_writes, np.int64)
+        return np.full(num_writes, 1 if len(shape) == 1 else shape[1], np.int64)
     array = indices(lengths, "lengths")
-    if values.ndim != 1:
-        raise ValueError(f"values have rank {values.ndim}; with lengths they are one flat sequence")
+    if len(shape) != 1:
+        raise ValueError(f"values have rank {len(shape)}; with lengths they are one flat sequence")
     if len(array) != num_writes:
         raise ValueError(f"{len(array)} lengths for {num_writes} writes: give one per write")
     if int(array.min()) < 0:
         raise ValueError(f"write {int(array.argmin())}: length {int(array.min())} is negative")
-    if int(array.sum()) != values.size:
-        raise ValueError(f"lengths sum to {int(array.sum())}, but there are {values.size} values")
+    if int(array.max()) > shape[0] or int(array.sum()) != shape[0]:
+        raise ValueError(f"lengths sum to {sum(array.tolist())}, but there are {shape[0]} values")
     return array
 
 

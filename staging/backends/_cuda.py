@@ -92,7 +92,8 @@ class CudaBackend(Backend):
         with torch.cuda.device(self.device):
             host = self.pinned_zeros(nbytes) if pinned else torch.zeros(nbytes, dtype=torch.uint8)
             device = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
-        return Block(host, device, mapped=False, pinned=pinned)
+            allocated = self.fence()  # the memory may come from work that is queued on this stream
+        return Block(host, device, mapped=False, pinned=pinned, allocated=allocated)
 
     def pinned_zeros(self, nbytes: int) -> torch.Tensor:
         """Zeroed pinned uint8[nbytes]; raises RuntimeError where the system gives none."""
@@ -104,13 +105,14 @@ class CudaBackend(Backend):
         return host
 
     def publish(self, block: Block, start: int, stop: int) -> None:
-        if block.mapped or start == stop:
+        if block.mapped:
             return
-        stream = torch.cuda.current_stream(self.device)
-        if block.copied is not None and block.copied.stream != stream.cuda_stream:
-            self.order(block.copied)
-        block.device[start:stop].copy_(block.host[start:stop], non_blocking=block.pinned)
-        block.copied = CudaFence(stream) if block.pinned else None
+        earlier = block.copied or block.allocated
+        if earlier is not None:
+            self.order(earlier)
+        if start < stop:
+            block.device[start:stop].copy_(block.host[start:stop], non_blocking=block.pinned)
+            block.copied = self.fence()
 
     def copy(self, source: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(source, non_blocking=True)
@@ -128,17 +130,23 @@ class CudaBackend(Backend):
     def order(self, fence: Fence) -> None:
         if not isinstance(fence, CudaFence):
             raise TypeError(f"a CUDA stream cannot wait for {fence!r}: it is no CUDA event")
-        torch.cuda.current_stream(self.device).wait_event(fence.event)
-
-    def current_stream(self) -> torch.cuda.Stream:
-        return torch.cuda.current_stream(self.device)
+        stream = torch.cuda.current_stream(self.device)
+        if fence.stream != stream.cuda_stream:
+            stream.wait_event(fence.event)
 
     def rounded(self, nbytes: int) -> int:
         return 1 << max(0, nbytes - 1).bit_length()
 
     def is_device_error(self, error: BaseException) -> bool:
-        lost = getattr(torch, "AcceleratorError", None)
-        return lost is not None and isinstance(error, lost)
+        """Whether CUDA itself says so: most errors (no memory, a bad argument) leave the context whole, and a fault
+        may first show as Triton's error."""
+        if "CUDA" not in str(error) or isinstance(error, torch.cuda.OutOfMemoryError):
+            return False
+        try:
+            torch.cuda.current_stream(self.device).query()
+        except RuntimeError:
+            return True
+        return False
 
     def note(self) -> str:
         tested = " (ROCm: untested)" if torch.version.hip else ""

@@ -174,7 +174,10 @@ class SimBackend(Backend):
     def publish(self, block: Block, start: int, stop: int) -> None:
         if block.mapped:
             self.sim.advance()
-        else:
+            return
+        if block.copied is not None:
+            self.order(block.copied)
+        if start < stop:
             source, twin = block.host[start:stop], block.device[start:stop]
             block.copied = self.sim.enqueue(lambda: _copy(source, twin))
 
@@ -191,10 +194,8 @@ class SimBackend(Backend):
     def order(self, fence: Fence) -> None:
         if not isinstance(fence, SimFence):
             raise TypeError(f"a sim stream cannot wait for {fence!r}: it is no fence of a SimDevice")
-        self.sim.order(fence)
-
-    def current_stream(self) -> SimStream:
-        return self.sim.current_stream
+        if fence.stream != self.sim.current_stream.name:
+            self.sim.order(fence)
 
     def note(self) -> str:
         return f"virtual accelerator, schedule {self.sim.schedule}"

@@ -13,15 +13,28 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first imported
 
 import staging
+from staging.backend import Block, Probe
 from staging.backends.sim import SimBackend, SimDevice
 
-BACKENDS = ["cpu", "sim", *(["cuda_uva", "cuda_copy"] if torch.cuda.is_available() else [])]
+BACKENDS = ["cpu", "sim", "sim_twin", *(["cuda_uva", "cuda_copy"] if torch.cuda.is_available() else [])]
 LATE = [name for name in BACKENDS if name != "cpu"]
 """Backends whose readers run after the call that launched them."""
-IN_PLACE = [name for name in LATE if name != "cuda_copy"]
+IN_PLACE = [name for name in LATE if name not in ("sim_twin", "cuda_copy")]
 """Backends whose late readers see host memory as it is when they run."""
 
 Read = Callable[[], np.ndarray]
+
+
+class TwinSim(SimBackend):
+    """A virtual device that cannot read host memory: every publish is a queued copy, as on cuda_copy."""
+
+    name = "sim_twin"
+
+    def probe(self) -> Probe:
+        return Probe(self.name, True, "a double for tests")
+
+    def allocate(self, nbytes: int, *, mapped: bool = True, pinned: bool = True) -> Block:
+        return super().allocate(nbytes, mapped=False)
 
 
 class World:
@@ -29,9 +42,9 @@ class World:
 
     def __init__(self, backend: str, **options: object) -> None:
         self.name = backend
-        self.sim = SimDevice(seed=3, schedule="late") if backend == "sim" else None
+        self.sim = SimDevice(seed=3, schedule="late") if backend.startswith("sim") else None
         device = "cuda" if backend.startswith("cuda") else "cpu"
-        chosen = SimBackend(self.sim) if self.sim else backend
+        chosen = {"sim": SimBackend, "sim_twin": TwinSim}[backend](self.sim) if self.sim else backend
         self.manager = staging.DeviceMemoryManager(device, backend=chosen, **options)
         self.device = self.manager.device
 

@@ -98,6 +98,10 @@ def test_bad_calls_name_value_and_limit(world):
     tensor = UvaBackedTensor(4, torch.int32, tracking="caller", manager=world.manager)
     with pytest.raises(ValueError, match=r"n=5.* 4 rows"):
         tensor.copy_to_uva(5)
+    for rows in ({2: 0}.keys(), np.array([False, True, False, False]), np.int64(3), []):
+        tensor.mark_dirty(rows)
+    with pytest.raises(TypeError, match="integer"):
+        tensor.copy_to_uva(2.0)
     with pytest.raises(IndexError, match="indices from 0 to 3"):
         tensor.mark_dirty(4)
     with pytest.raises(ValueError, match="finds changes itself"):

@@ -143,6 +143,16 @@ def test_what_is_no_number_is_refused(bad):
         exact(bad, torch.int32)
 
 
+@pytest.mark.parametrize("values", [[np.int64(4096), 0.5], [2**70, 0.5], [np.float16(1), 3], [torch.tensor(2), 0.5]])
+def test_numbers_of_mixed_kinds_are_each_taken_as_they_are(values):
+    assert exact(values, torch.float32).tolist() == [float(value) for value in values]
+    assert exact(range(2**63 - 1, 2**63 + 1), torch.uint64).tolist() == [2**63 - 1, 2**63]
+    with pytest.raises(OverflowError, match=str(2**24 + 1)):
+        exact([torch.tensor(2**24 + 1), 0.5], torch.float32)
+    with pytest.raises(TypeError, match=r"2\.5 is a float"):
+        exact([1, 2.5], torch.int32)
+
+
 def test_integers_beyond_64_bits_are_named():
     with pytest.raises(OverflowError, match=str(2**70)):
         exact([2**70], torch.int64)

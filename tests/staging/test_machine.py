@@ -38,7 +38,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), row=indices, start=starts, values=contents, array=st.booleans())
     def stage(self, which, row, start, values, array):
-        inside = 0 <= row < ROWS and start >= 0 and start + len(values) <= COLUMNS
+        inside = not values or (0 <= row < ROWS and start >= 0 and start + len(values) <= COLUMNS)
         fits = which == 1 or 2**31 not in values
         try:
             self.tensors[which].stage_write(row, start, np.array(values, np.int64) if array else values)
@@ -47,7 +47,7 @@ class Machine(RuleBasedStateMachine):
         else:
             assert inside
             assert fits
-            self.staged[which].append((row, start, values))
+            self.staged[which] += [(row, start, values)] if values else []  # empty ones are ignored
 
     @rule(
         which=st.integers(0, 1),

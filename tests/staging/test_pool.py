@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 import torch
-from conftest import BACKENDS, IN_PLACE, LATE
+from conftest import BACKENDS, IN_PLACE
 
 import staging
 from staging import SlotInUseError, UvaBufferPool
@@ -94,7 +94,7 @@ def test_depth_steps_in_flight_never_wait(make_world, backend, depth):
     assert pool.num_slots <= depth + 1
 
 
-@pytest.mark.parametrize("backend", LATE)
+@pytest.mark.parametrize("backend", IN_PLACE)
 def test_wait_limit_names_slot_step_and_stream(make_world, backend):
     world = make_world(backend, wait_timeout_s=0.0005)
     if world.sim is not None:

@@ -66,6 +66,36 @@ def test_a_full_table_is_written_in_one_apply(world, batch):
     assert (_got(world, tensor) == due).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_batch_holds_any_dtype(world, dtype, fused):
+    values, bits = _values(np.random.default_rng(3), dtype, 6)
+    tensor = StagedWriteTensor((4, 3), dtype, world.device, manager=world.manager)
+    if fused:
+        writer = FusedStagedWriter(world.device, 4, manager=world.manager)
+        writer.stage([tensor], [0, 0, 0], [3, 0, 1], 0, values.tolist(), [1, 3, 2])
+        writer.apply([tensor])
+    else:
+        tensor.stage_writes([3, 0, 1], 0, values, [1, 3, 2])
+        tensor.apply_write()
+    due = np.zeros((4, 3), bits.dtype)
+    due[3, :1], due[0], due[1, :2] = bits[:1], bits[1:4], bits[4:]
+    assert (_got(world, tensor) == due).all()
+
+
+def test_a_fused_batch_converts_each_value_once_and_by_its_own_tensor(world):
+    ints = StagedWriteTensor(4, torch.int32, world.device, manager=world.manager)
+    floats = StagedWriteTensor(4, torch.float32, world.device, manager=world.manager)
+    writer = FusedStagedWriter(world.device, 4, manager=world.manager)
+    writer.stage([ints, floats], [0, 1], 0, 0, [1, 0.5])
+    writer.stage([ints], {"a": 0}.values(), 1, 0, {"b": 7}.values())
+    with pytest.raises(OverflowError, match=str(2**24 + 1)):
+        writer.stage([ints, floats], [0, 1, 1], 0, 0, [1, 2**24 + 1, 0.5])
+    writer.apply([ints, floats])
+    assert _got(world, ints).tolist() == [1, 7, 0, 0]
+    assert _got(world, floats).tolist() == [0.5, 0, 0, 0]
+
+
 def test_one_dimensional_writes_start_at_index_plus_start(world):
     tensor = StagedWriteTensor(10, torch.int64, world.device, manager=world.manager)
     tensor.stage_write(3, 4, [1, 2, 3])
@@ -172,7 +202,9 @@ BAD_CALLS = [
     (lambda t: t.stage_write(0, -1, [1]), IndexError, "start -1"),
     (lambda t: t.stage_write(0, 4, [1, 2]), IndexError, "start 4 . length 2 .* 5 columns"),
     (lambda t: t.stage_write(0, 0, range(6)), IndexError, "length 6 .* 5 columns"),
-    (lambda t: t.stage_write(0, 6, []), IndexError, "start 6"),
+    (lambda t: t.stage_writes([0, 1], 2**63 - 1, [1, 2]), IndexError, f"start {2**63 - 1}"),
+    (lambda t: t.stage_writes([2**62, 0], 0, [1, 2]), IndexError, f"write 0: row {2**62}"),
+    (lambda t: t.stage_writes([0, 1, 2], 0, [1], [2**62, 2**62, 2**63 - 1]), ValueError, "lengths sum to"),
     (lambda t: t.stage_write(1.0, 0, [1]), TypeError, "row=1.0"),
     (lambda t: t.stage_write(0, "a", [1]), TypeError, "start='a'"),
     (lambda t: t.stage_write(0, 0, [[1, 2]]), ValueError, "rank 2"),
