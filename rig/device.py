@@ -1,0 +1,191 @@
+"""The rig's only torch.cuda: readers as kernels behind a stall, poison for freed pinned memory, machine facts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from rig.readers import INTS, Bytes
+from rig.trace import POISON
+
+_DOUBLINGS_MAX = 3  # a target that waits for the device itself makes any stall look too short
+_POISON_BLOCKS = 3  # pinned blocks of one size that are poisoned together; the allocator hands out the last freed first
+_SIZES_MAX = 4  # sizes of pinned memory that are poisoned after a publish
+_POISON_NBYTES_MAX = 1 << 22  # of one size; larger slots are left to the contents' own words
+
+
+class Stalled:
+    """Readers are kernels on the current stream. The first of each step waits behind a stall, so that later steps are
+    published while earlier ones are still queued; the stall doubles while it is seen to be too short."""
+
+    def __init__(self, device: torch.device, *, stall_us: int) -> None:
+        self.device, self.stall_us, self._stall_us_max = device, stall_us, stall_us << _DOUBLINGS_MAX
+        self._streams: dict[str, torch.cuda.Stream] = {}
+        self._buffers: dict[int, list[_Buffers]] = defaultdict(list)
+        self._poison = _Poison(device) if stall_us else None
+        self._stalled = self._watched = False
+        self._last: _Kernel | None = None
+
+    def hold(self, tensor: torch.Tensor, *, resident: bool = False, ours: bool = False) -> _View:
+        if self._poison is not None and not (resident or ours):
+            self._poison.note(tensor)
+        return _View(tensor, resident=resident, ours=ours)
+
+    def launch(self, view: _View, num_rows: int | None, *, stream: str) -> _Kernel:
+        with torch.cuda.device(self.device):
+            main = torch.cuda.current_stream()
+            target = main if stream == "main" else self.stream(stream)
+            if self.stall_us and not self._stalled:
+                self._stalled = True
+                torch.cuda._sleep(int(self.stall_us * cycles_per_us(self.device)))
+            if target is not main:
+                target.wait_stream(main)
+            with torch.cuda.stream(target):
+                kernel = _Kernel(view, num_rows, self._buffers, keep=view.ours and target is not main)
+            if target is not main and view.resident:
+                main.wait_stream(target)
+        self._last = kernel
+        return kernel
+
+    def stream(self, name: str) -> torch.cuda.Stream:
+        if name == "main":
+            return torch.cuda.current_stream(self.device)
+        if name not in self._streams:
+            self._streams[name] = torch.cuda.Stream(self.device)
+        return self._streams[name]
+
+    def flush(self, *, everything: bool) -> None:
+        """Nothing: on a GPU the device work of every target is queued behind the readers."""
+
+    def poll(self, step: int) -> None:
+        """After the target's call: poison what it may have freed, and see whether the stall still holds."""
+        if self._poison is not None:
+            self._poison.spread()
+        if self.stall_us and not self._watched and self._last is not None:
+            self._watched = True
+            if not self._last.waited and self._last.event.query():
+                self.stall_us = min(self._stall_us_max, 2 * self.stall_us)
+
+    def begin_step(self) -> None:
+        self._stalled = self._watched = False
+
+
+class _View:
+    """What was handed out, kept as long as the view is, as an engine keeps it until its readers are launched."""
+
+    def __init__(self, tensor: torch.Tensor, *, resident: bool, ours: bool) -> None:
+        self.tensor, self.resident, self.ours = tensor, resident, ours
+
+
+class _Kernel:
+    """One read: a kernel copies the words as they are when it runs, a copy brings them to the host."""
+
+    content_only = False
+    freed_in_step: int | None = None
+
+    def __init__(self, view: _View, num_rows: int | None, free: dict[int, list[_Buffers]], *, keep: bool) -> None:
+        words = view.tensor if num_rows is None else view.tensor[:num_rows]
+        words = words.view(INTS[words.element_size()])
+        self._nbytes = words.nbytes
+        capacity = max(4096, 1 << (words.nbytes - 1).bit_length())
+        self._free = free[capacity]
+        self._buffers = self._free.pop() if self._free else _Buffers(capacity, words.device)
+        self._kept = words if keep else None
+        self.waited = False
+        if self._nbytes:
+            seen = self._buffers.device[: self._nbytes]
+            torch.bitwise_or(words, 0, out=seen.view(words.dtype).view(words.shape))  # a kernel, not a copy engine
+            self._buffers.host[: self._nbytes].copy_(seen, non_blocking=True)
+        self.event = torch.cuda.Event()
+        self.event.record()
+
+    def wait(self) -> Bytes | None:
+        self.event.synchronize()
+        self.waited, self._kept = True, None
+        seen: Bytes = self._buffers.host[: self._nbytes].numpy()
+        return seen
+
+    def release(self) -> None:
+        self._free.append(self._buffers)
+
+
+class _Buffers:
+    """Where one read puts its words, on the device and on the host."""
+
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        self.device = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self.host = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
+
+class _Poison:
+    """Fills pinned memory that was freed too early: the allocator hands such blocks to whoever asks for that size."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._sizes: dict[int, None] = {}
+        self._due = False
+
+    def note(self, tensor: torch.Tensor) -> None:
+        """Memory of this size was handed out."""
+        nbytes = tensor.untyped_storage().nbytes()
+        if 0 < nbytes <= _POISON_NBYTES_MAX:
+            self._sizes.pop(nbytes, None)
+            self._sizes[nbytes] = None
+            while len(self._sizes) > _SIZES_MAX:
+                del self._sizes[next(iter(self._sizes))]
+        self._due = True
+
+    def spread(self) -> None:
+        if not self._due:
+            return
+        self._due = False
+        for nbytes in self._sizes:
+            blocks = [torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) for _ in range(_POISON_BLOCKS)]
+            for block in blocks:
+                words = block[: nbytes // 4 * 4].numpy().view(np.uint32)
+                words.fill(POISON)
+
+
+def make_current(device: torch.device) -> None:
+    """Let modules that know only "the current device" find this seat's."""
+    torch.cuda.set_device(device)
+
+
+def facts(device: torch.device) -> tuple[str, dict[str, Any]]:
+    """The GPU's uuid, and what a report says about it and its software."""
+    properties = torch.cuda.get_device_properties(device)
+    return f"GPU-{properties.uuid}", {
+        "gpu": properties.name,
+        "gpu_memory_bytes": int(properties.total_memory),
+        "gpu_sms": int(properties.multi_processor_count),
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "cuda": torch.version.cuda or "",
+    }
+
+
+@lru_cache(maxsize=8)
+def cycles_per_us(device: torch.device) -> float:
+    """Cycles of torch.cuda._sleep in a microsecond, measured once per device."""
+    cycles = 2_000_000
+    with torch.cuda.device(device):
+        torch.cuda._sleep(cycles)
+        with timed() as elapsed_us:
+            torch.cuda._sleep(cycles)
+    return cycles / max(1.0, elapsed_us[0])
+
+
+@contextmanager
+def timed() -> Iterator[list[float]]:
+    """Microseconds that the current stream spent on the block, by events; the list is filled when the block ends."""
+    begin, end, elapsed_us = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True), [0.0]
+    begin.record()
+    yield elapsed_us
+    end.record()
+    end.synchronize()
+    elapsed_us[0] = begin.elapsed_time(end) * 1000

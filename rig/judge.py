@@ -1,0 +1,168 @@
+"""One target against one scenario on one backend: the passes that a worker and its controls are made of."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rig import ops, registry
+from rig.cause import Finding
+from rig.drive import DeadlineError, Observer, Progress, StopDriveError, drive
+from rig.measure import Measure
+from rig.readers import AtOnce, Late, Readers
+from rig.target import MissingNameError, NeedsGpuError, Target, TargetRaisedError
+from rig.traits import built_on_ours, is_device_error
+from rig.verify import Checked, Verify
+from rig.words import Payload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What is performed, and where. Payloads follow from seed and seat; the stream from the seed alone."""
+
+    scenario: str
+    params: Mapping[str, Any]
+    backend: str
+    device: torch.device
+    seed: int
+    seat: str
+
+    def stream(self) -> Iterator[ops.Op]:
+        """The operations, anew."""
+        stream: Iterator[ops.Op] = registry.load("scenarios", self.scenario).ops(self.params, random.Random(self.seed))
+        return stream
+
+
+@dataclass(slots=True)
+class Result:
+    """What a pass came to. `skip` says why it was not run, `note` or `hang` why it ended early; with `device_lost` the
+    process cannot use its device any more."""
+
+    skip: str | None = None
+    note: str | None = None
+    hang: str | None = None
+    device_lost: bool = False
+    checked: Checked = field(default_factory=Checked)
+    measure: Measure | None = None
+
+
+Pass = Generator[Finding, None, Result]
+
+
+def verify(cell: Cell, module: Any, *, progress: Progress) -> Pass:
+    """One checked pass: yields findings, returns the result."""
+    bench, result = _Bench(cell, module), Result()
+    payload = Payload(seed=cell.seed, seat=cell.seat)
+    observer = Verify(target=bench.target, readers=bench.readers(), payload=payload)
+    result.checked = observer.checked
+    yield from _guarded(bench, observer, payload, progress, result)
+    return result
+
+
+def measure(cell: Cell, module: Any, *, progress: Progress) -> Pass:
+    """One timed pass of the same stream with fresh objects: yields what made it fail, returns the result."""
+    bench, result = _Bench(cell, module), Result()
+    payload = Payload(seed=cell.seed, seat=cell.seat)
+    result.measure = Measure(
+        target=bench.target, readers=bench.readers(stall_us=0) if cell.device.type == "cuda" else None
+    )
+    yield from _guarded(bench, result.measure, payload, progress, result)
+    return result
+
+
+def device_of(backend: str, device: str) -> torch.device:
+    """Where a backend works: `sim` and `cpu` on the host, the others on the seat's device."""
+    return torch.device("cpu" if backend in ("sim", "cpu") else device)
+
+
+def raised(error: BaseException, doing: str) -> Finding:
+    """A finding for an exception of the target: what was done, what was raised, and where."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((_OWN, "<frozen"))]
+    shipped = [f for f in frames if f.filename.startswith("<")]  # of a file target; before what it called
+    where = [f" ({f.filename.strip('<>')}:{f.lineno} in {f.name})" for f in (shipped or frames)[-1:]]
+    return Finding(kind="exception", summary=f"{doing} raised {type(error).__name__}: {error}{''.join(where)}")
+
+
+_OWN = __file__.removesuffix("judge.py")
+
+
+class _Bench:
+    """Fresh objects for one pass: the virtual device, the manager where the target is built on ours, the adapter."""
+
+    def __init__(self, cell: Cell, module: Any) -> None:
+        from staging.backends.sim import SimDevice
+
+        self.cell = cell
+        self.sim = SimDevice(cell.seed, schedule=cell.params.get("schedule", "late")) if cell.backend == "sim" else None
+        self.target = Target(module, device=cell.device, manager=_manager_for(module, cell, self.sim))
+
+    def readers(self, *, stall_us: int | None = None) -> Readers:
+        """Readers of the backend's kind."""
+        if self.sim is not None:
+            return Late(self.sim)
+        if self.cell.device.type == "cpu":
+            return AtOnce()
+        from rig.device import Stalled
+
+        return Stalled(
+            self.cell.device, stall_us=self.cell.params.get("stall_us", 1000) if stall_us is None else stall_us
+        )
+
+
+def _manager_for(module: Any, cell: Cell, sim: Any) -> Any:
+    """A manager on the rig's clock if the module is built on our library, else None."""
+    import staging
+    from staging.backends.sim import SimBackend
+
+    kind = getattr(module, "DeviceMemoryManager", None)
+    if not (isinstance(kind, type) and issubclass(kind, staging.DeviceMemoryManager)):
+        if not any(built_on_ours(value) for value in vars(module).values()):
+            return None
+        kind = staging.DeviceMemoryManager
+    manager = kind(device=cell.device, backend=SimBackend(sim) if sim is not None else cell.backend)
+    staging.set_default_manager(manager)
+    return manager
+
+
+def _guarded(
+    bench: _Bench, observer: Observer, payload: Payload, progress: Progress, result: Result
+) -> Generator[Finding, None, None]:
+    """Drive the cell; what the target does wrong becomes findings, what ends the pass early a note."""
+    target = bench.target
+    scenario = registry.load("scenarios", bench.cell.scenario)
+    result.skip = scenario.skip_reason(bench.cell.params, fenced=target.fenced)
+    try:
+        if result.skip is None:
+            yield from drive(bench.cell.stream(), target=target, observer=observer, payload=payload, progress=progress)
+    except NeedsGpuError as error:
+        result.skip = f"needs a GPU: {error}"
+    except MissingNameError as error:
+        yield Finding(kind="exception", summary=str(error))
+    except TargetRaisedError as error:
+        cause = error.__cause__ or error
+        result.device_lost = is_device_error(cause)
+        yield raised(cause, str(error))
+    except StopDriveError as stop:
+        result.note = str(stop)
+    except DeadlineError as error:
+        result.hang = str(error)
+    except RuntimeError as error:
+        if not is_device_error(error):
+            raise
+        result.device_lost = True
+        yield raised(error, "work that the target queued on the device")
+    yield from _close(target.close)
+
+
+def _close(close: Callable[[], None]) -> Iterator[Finding]:
+    try:
+        close()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        yield raised(error, "close of the manager")

@@ -1,0 +1,40 @@
+"""What every scenario has in common: the engine's pace, and where upstream's contract ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rig.ops import DTYPES, VIAS, Param
+
+PACE: dict[str, Param] = {
+    "depth": Param(2, "int", 1, 64, help="max_concurrency of what is built"),
+    "in_flight": Param(
+        2, "int", 1, 64, help="steps whose readers may be queued; step N is published when those of N - k are done"
+    ),
+    "num_steps": Param(200, "int", 1, 10_000_000),
+    "schedule": Param("late", "str", choices=("late", "random"), help="sim: when queued work runs"),
+    "stall_us": Param(1000, "int", 0, 1_000_000, help="CUDA: what the readers of a step wait behind"),
+    "streams": Param(1, "int", 1, 2, help="2 = every other reader runs on a side stream"),
+    "scope": Param(
+        "step", "str", choices=("step", "publish"), help="use step fences, or let each publish end the lease before it"
+    ),
+    "beyond_contract": Param(False, "bool", help="also run cells that upstream's contract does not cover"),
+}
+
+DTYPE_LIST = Param(["int32"], "list", choices=DTYPES, help="cycled over the objects")
+VIA_LIST = Param(["tensor", "list", "ndarray"], "list", choices=VIAS, help="how contents are passed, cycled")
+
+
+def beyond_depth(params: Mapping[str, Any], *, per_step: int, fenced: bool) -> str | None:
+    """A target without fences promises publishes_per_step * in_flight <= depth, and no more."""
+    wanted = per_step * params["in_flight"]
+    if fenced or params["beyond_contract"] or wanted <= params["depth"]:
+        return None
+    pace = f"{per_step} a step x {params['in_flight']} in flight > depth {params['depth']}"
+    return f"beyond contract: {pace}, and the target has no fences"
+
+
+def stream(params: Mapping[str, Any], count: int) -> str:
+    """The stream of the `count`-th reader."""
+    return "side" if params["streams"] == 2 and count % 2 else "main"

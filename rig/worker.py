@@ -1,0 +1,211 @@
+"""Everything that one seat does, without Ray: describe itself, run controls, judge assignments."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import socket
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from rig import controls, registry
+from rig.cause import Finding
+from rig.drive import Progress
+from rig.judge import Cell, Result, device_of, measure, raised, verify
+from rig.loading import ImportFailedError, loaded
+
+_CPU_BACKENDS = ("sim", "cpu")
+
+
+class Worker:
+    """One seat in this process. `device` is "cpu" or "cuda:N", N within the visible devices; `seed` is the run's, which
+    every assignment's seed comes from.
+
+    One thread calls it; `progress` may be called from another. Everything it yields is made of builtins.
+    """
+
+    def __init__(self, *, seat: str, device: str, seed: int) -> None:
+        self.seat, self.device, self.seed = seat, device, seed
+        self._progress = Progress()
+        self._proofs: dict[str, str | None] = {}
+        self._lost_in: str | None = None  # the assignment that cost this process its device
+        if device == "cpu":
+            os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a target defines its kernels
+        else:
+            from rig.device import make_current
+
+            make_current(torch.device(device))
+        torch.set_num_threads(1)  # seats share a host, and what is judged is one thread's order of calls
+
+    def describe(self) -> dict[str, Any]:
+        """Where the seat is and what it can do: node, device, uuid, backends with their proofs, environment."""
+        from staging import backends
+
+        proofs = [backends.probe(name, device_of(name, self.device))[0] for name in backends.names()]
+        listed = [{"name": p.name, "probe": "ok" if p.ok else "failed", "reason": p.reason} for p in proofs]
+        environment: dict[str, Any] = {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "os": platform.platform(),
+            "cpus": os.cpu_count() or 0,
+            "pid": os.getpid(),
+        }
+        uuid = None
+        if self.device != "cpu":
+            from rig.device import facts
+
+            uuid, more = facts(torch.device(self.device))
+            environment |= more
+        return {
+            "node": socket.gethostname(),
+            "device": self.device,
+            "uuid": uuid,
+            "backends": listed,
+            "environment": environment,
+        }
+
+    def controls(self, backends: list[str]) -> Iterator[dict[str, Any]]:
+        """Each control that must show on one of `backends`: name, seat, backend, expected_kind, caught, detail."""
+        for backend in backends:
+            if backend in _CPU_BACKENDS or self.device != "cpu":
+                yield from controls.check_all([backend], device=self.device, seat=self.seat)
+
+    def run(self, assignment: dict[str, Any], target: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Judge one assignment: any number of finding bodies, then exactly one assignment body.
+
+        An exception in the rig's own code is verdict ERROR with its traceback; nothing but KeyboardInterrupt is raised.
+        """
+        begin = time.monotonic()
+        deadline_ns = time.perf_counter_ns() + int(assignment["timeout_s"] * 1e9)
+        self._progress = Progress(assignment=assignment["id"], deadline_ns=deadline_ns)
+        body = _Body(assignment)
+        try:
+            for finding in self._judge(assignment, target, body):
+                body.findings.append(finding)
+                yield finding.body(assignment["id"])
+        except Exception:
+            body.verdict, body.reason = "ERROR", traceback.format_exc()
+        if self.device != "cpu":
+            gc.collect()  # what is in cycles would keep device memory
+        yield body.record(elapsed_s=time.monotonic() - begin)
+        self._progress = Progress()
+
+    def progress(self) -> dict[str, Any]:
+        """The assignment and its step; safe from another thread."""
+        progress = self._progress
+        return {"assignment": progress.assignment, "step": progress.step}
+
+    def close(self) -> None:
+        """Nothing outlives an assignment; the device's memory goes with the process."""
+
+    def _judge(self, assignment: Mapping[str, Any], target: Mapping[str, Any], body: _Body) -> Iterator[Finding]:
+        """Fill in `body`; yields the findings."""
+        backend = assignment["backend"]
+        if self._lost_in is not None:
+            body.verdict, body.reason = "INCOMPLETE", f"the device was lost in {self._lost_in}"
+            return
+        if reason := self._unsuited(backend, target):
+            body.skip(reason)
+            return
+        cell = Cell(
+            scenario=assignment["scenario"],
+            params=assignment["params"],
+            backend=backend,
+            device=device_of(backend, self.device),
+            seed=assignment["seed"],
+            seat=self.seat,
+        )
+        mode = assignment["mode"]
+        try:
+            if mode in ("verify", "both"):
+                with loaded(target, device=cell.device) as module:
+                    body.verified(self._noted((yield from verify(cell, module, progress=self._progress)), assignment))
+            if mode in ("measure", "both") and not body.findings and body.verdict == "PASS":
+                with loaded(target, device=cell.device) as module:
+                    body.measured(self._noted((yield from measure(cell, module, progress=self._progress)), assignment))
+        except ImportFailedError as error:
+            yield raised(error.__cause__ or error, f"import of {assignment['target']}")
+
+    def _noted(self, result: Result, assignment: Mapping[str, Any]) -> Result:
+        if result.device_lost:
+            self._lost_in = assignment["id"]
+        return result
+
+    def _unsuited(self, backend: str, target: Mapping[str, Any]) -> str | None:
+        """Why this seat cannot judge a target on a backend, or None."""
+        if backend in _CPU_BACKENDS:
+            if self.device == "cpu" or not _is_foreign(target):
+                return None
+            return f"backend {backend} judges foreign targets on CPU seats; this seat is {self.device}"
+        if self.device == "cpu":
+            return f"needs a GPU: backend {backend} on a CPU seat"
+        if backend not in self._proofs:
+            from staging.backends import probe
+
+            result, _ = probe(backend, torch.device(self.device))
+            self._proofs[backend] = None if result.ok else f"backend {backend} did not prove itself: {result.reason}"
+        return self._proofs[backend]
+
+
+def _is_foreign(target: Mapping[str, Any]) -> bool:
+    """Whether a target finds its device itself."""
+    name = target["name"].partition(":")[0]
+    return target["kind"] != "builtin" or getattr(registry.load("targets", name), "FOREIGN", False)
+
+
+class _Body:
+    """The assignment's record while it is made."""
+
+    def __init__(self, assignment: Mapping[str, Any]) -> None:
+        self.assignment = assignment
+        self.verdict, self.reason = "PASS", ""
+        self.findings: list[Finding] = []
+        self.checked_words = 0
+        self.latency: dict[str, Any] = {}
+        self.coverage: dict[str, int] = {}
+
+    def skip(self, reason: str) -> None:
+        self.verdict, self.reason = "SKIP", reason
+
+    def verified(self, result: Result) -> None:
+        self.checked_words = result.checked.words
+        self.coverage = result.checked.coverage()
+        self._note(result)
+
+    def measured(self, result: Result) -> None:
+        if result.measure is not None:
+            self.latency = result.measure.latency()
+        self._note(result)
+
+    def _note(self, result: Result) -> None:
+        if result.skip is not None:
+            self.skip(result.skip)
+        elif result.hang is not None:
+            self.verdict, self.reason = "HANG", f"timeout_s={self.assignment['timeout_s']:g}: {result.hang}"
+        elif result.note is not None:
+            self.reason = result.note
+
+    def record(self, *, elapsed_s: float) -> dict[str, Any]:
+        """The body; findings make it a FAIL unless the rig itself failed."""
+        verdict, reason = self.verdict, self.reason
+        if self.findings and verdict in ("PASS", "SKIP"):
+            more = f" (and {len(self.findings) - 1} more)" if len(self.findings) > 1 else ""
+            verdict, reason = "FAIL", "; ".join(filter(None, [self.findings[0].summary + more, reason]))
+        asked = {key: self.assignment[key] for key in ("id", "scenario", "target", "seat", "backend", "mode", "params")}
+        return {
+            "type": "assignment",
+            **asked,
+            "verdict": verdict,
+            "reason": reason,
+            "attempt": 1,
+            "elapsed_s": round(elapsed_s, 3),
+            "checked_words": self.checked_words,
+            "findings": [finding.kind for finding in self.findings],
+            "latency": self.latency,
+            "coverage": self.coverage,
+        }

@@ -1,0 +1,76 @@
+"""Single faults, each one line of plain.py replaced by another; `planted` returns the source with one of them."""
+
+from pathlib import Path
+
+PLAIN_GPU = Path(__file__).with_name("plain.py").read_text(encoding="utf-8")
+PLAIN = PLAIN_GPU.replace("ON_GPU = torch.cuda.is_available()", "ON_GPU = False")
+
+FAULTS = {
+    "one_step_early": (
+        "self._current = (self._current + 1) % self.max_concurrency\n",
+        "self._current = (self._current + 1) % (self.max_concurrency - 1)\n",
+    ),
+    "growth_frees_all": (
+        "        self._slots[self._current] = UvaBuffer((rows, *trailing), self.dtype)\n",
+        "        self._slots = [UvaBuffer((rows, *trailing), self.dtype) for _ in self._slots]\n",
+    ),
+    "snapshot_alias": (
+        "        return self._alias if n is None else self._alias[:n]\n",
+        "        self._alias = self._alias if self._alias.data_ptr() != self.cpu.data_ptr() else self._alias.clone()\n"
+        "        return self._alias if n is None else self._alias[:n]\n",
+    ),
+    "row_shifted": (
+        "            first = index * width + start\n",
+        "            first = index * width + min(start + 1, max(0, width - len(x)))\n",
+    ),
+    "wrong_row": (
+        "            first = index * width + start\n",
+        "            first = (index ^ 1) * width + start if self.gpu.dim() == 2 else index + start\n",
+    ),
+    "last_chunk_lost": (
+        "        if x:\n",
+        "        x = x[: (len(x) - 1) // 1024 * 1024] if len(x) > 1024 else x\n        if x:\n",
+    ),
+    "first_writer_wins": (
+        "        for index, start, x in self._staged:\n",
+        "        for index, start, x in reversed(self._staged):\n",
+    ),
+    "write_dropped": (
+        "        for index, start, x in self._staged:\n",
+        "        for index, start, x in self._staged[:-1] or self._staged:\n",
+    ),
+    "clear_ignored": (
+        "    def clear_staged_writes(self):\n        self._staged.clear()\n",
+        "    def clear_staged_writes(self):\n        pass\n",
+    ),
+    "keeps_callers_memory": (
+        "        slot.cpu[: len(x)] = x\n        return slot.uva(len(x))\n",
+        "        slot.keep = x\n        return x\n",
+    ),
+    "wrong_dtype": ("[UvaBuffer(size, dtype) for _ in", "[UvaBuffer(size, torch.float64) for _ in"),
+    "wrong_shape": ("        return slot.uva(len(x))\n", "        return slot.uva(len(x))[:-1]\n"),
+    "not_a_tensor": ("        return slot.uva(len(x))\n", "        return slot.cpu[: len(x)].numpy()\n"),
+    "publish_raises": (
+        "        slot = self._slots[self._current]\n        slot.cpu",
+        "        slot = self._slots[self._current]\n        raise SystemExit('gone')\n        slot.cpu",
+    ),
+    "constructor_raises": ("        self._current = 0\n", "        raise ValueError('size must be odd')\n"),
+    "constructor_pins": (
+        "        self._current = 0\n",
+        "        torch.zeros(3, pin_memory=True)\n        self._current = 0\n",
+    ),
+    "no_staged_tensor": ("class StagedWriteTensor:", "class SomethingElse:"),
+    "no_apply": ("    def apply_write(self):", "    def apply_later(self):"),
+    "import_raises": ("_default_depth = 2\n\n", "_default_depth = 2\nraise OSError('no such library')\n"),
+    "gpu_float_bits": (
+        "= torch.tensor(x, dtype=self.dtype).to(self.gpu.device)\n",
+        "= torch.tensor(x).to(torch.int32).to(self.gpu.device)\n",
+    ),
+}
+
+
+def planted(fault: str, source: str = PLAIN) -> str:
+    """plain.py's source, by default as a module for the CPU, with one fault."""
+    before, after = FAULTS[fault]
+    assert source.count(before) == 1, f"{fault}: plain.py has changed"
+    return source.replace(before, after)
