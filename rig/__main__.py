@@ -1,0 +1,158 @@
+"""The command line: `rig run FILE|PRESET`, `rig plan FILE`, `rig list`, `rig report DIR`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rig.errors import UsageError, nearest
+
+EXIT_USAGE = 2
+Verb = Callable[..., int]
+
+
+class Verbs(click.Group):
+    """A group whose unknown verbs are answered in one line."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Like click's, with the nearest verb in the message."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            raise UsageError(f"unknown verb {args[0]!r}; {nearest(args[0], self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Prove or refute staged-buffer code: stress scenarios from YAML on every seat of a Ray cluster.
+
+    Exit codes: 0 PASS; 1 FAIL; 2 usage; 3 only a limit was broken; 4 INCOMPLETE or SKIP; 5 HANG; 6 INVALID, a planted
+    fault was not caught; 70 ERROR in the rig itself; 130 interrupted.
+    """
+
+
+def _options(*, of_run: bool) -> Callable[[Verb], Verb]:
+    """The switches that change a config, and for `run` those that say where and how."""
+    switches = [
+        click.option(
+            "--target", "targets", multiple=True, metavar="TARGET", help="Replace the config's targets; repeatable."
+        ),
+        click.option("--backend", "backends", multiple=True, metavar="NAME", help="Replace its backends; repeatable."),
+        click.option(
+            "--set", "settings", multiple=True, metavar="A.B=C", help="Set one value, as in runs.0.mode=both."
+        ),
+        click.option(
+            "--only", multiple=True, metavar="ID", help="Only these assignments; * and ? match, @seat may be left out."
+        ),
+        click.option("--seed", type=int, help="Replace its seed."),
+    ]
+    if of_run:
+        switches += [
+            click.option("--out", metavar="DIR", help="The run's folder, new or empty; default runs/NAME-TIME."),
+            click.option("--local", is_flag=True, help="No Ray: one seat in this process, for debugging."),
+            click.option("--address", metavar="HOST:PORT", help="Connect to this Ray cluster; default RAY_ADDRESS."),
+            click.option("--fail-fast", is_flag=True, help="Stop at the first assignment that fails."),
+        ]
+
+    def decorate(function: Verb) -> Verb:
+        for switch in reversed(switches):
+            function = switch(function)
+        return function
+
+    return decorate
+
+
+@cli.command()
+@click.argument("config")
+@_options(of_run=True)
+def run(config: str, **switches: Any) -> int:
+    """Run a config FILE or a preset, and judge it."""
+    from rig import run as main_job
+
+    if switches["local"] and switches["address"]:
+        raise UsageError("--local means without Ray, and --address names a Ray cluster; give one of them")
+    checked = _load(config, switches)
+    options = main_job.Options(
+        config_file=config,
+        overrides=switches["settings"],
+        only=switches["only"],
+        out=switches["out"],
+        local=switches["local"],
+        address=switches["address"],
+        fail_fast=switches["fail_fast"],
+    )
+    return main_job.run(checked, options)[1]
+
+
+@cli.command()
+@click.argument("config")
+@_options(of_run=False)
+def plan(config: str, **switches: Any) -> int:
+    """Show what a run would do, on the smallest cluster that `expect` allows; starts nothing."""
+    from rig.plan import plan as make_plan
+    from rig.seats import expected_seats
+
+    checked = _load(config, switches)
+    seats = expected_seats(checked)
+    planned = make_plan(checked, seats, only=switches["only"])
+    click.echo(f"{checked.name}, seed {checked.seed}")
+    click.echo(f"seats (from expect): {', '.join(f'{seat.id} {seat.kind}' for seat in seats)}")
+    click.echo(f"controls: {'on every seat, before its assignments' if checked.controls else 'off'}")
+    for assignment in planned.assignments:
+        click.echo(f"{assignment.id}  {assignment.mode}  timeout {assignment.timeout_s:g} s")
+    for what, reason in planned.skipped:
+        click.echo(f"left out: {what}: {reason}")
+    click.echo(f"total: {len(planned.assignments)} assignments on {len(seats)} seats")
+    return 0
+
+
+@cli.command("list")
+@click.argument("what", required=False)
+def list_(what: str | None) -> int:
+    """List scenarios, targets, backends, reports and presets."""
+    from rig.listing import listing
+
+    for line in listing(what):
+        click.echo(line)
+    return 0
+
+
+@cli.command()
+@click.argument("folder", metavar="DIR")
+def report(folder: str) -> int:
+    """Judge the records of a run again, and render its reports; exits like the run."""
+    from rig.records import read
+    from rig.report import write_reports
+
+    records = read(Path(folder))
+    return write_reports(records, Path(folder), formats=records[0]["config"]["reports"])[1]
+
+
+def _load(config: str, switches: dict[str, Any]) -> Any:
+    from rig.config import load_config
+
+    keys = ("settings", "targets", "backends", "seed")
+    return load_config(config, **{key: switches[key] for key in keys})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a verb and exit; a usage error is one line on standard error, and exit 2."""
+    try:
+        sys.exit(cli.main(arguments, prog_name="rig", standalone_mode=False) or 0)
+    except UsageError as error:
+        message = str(error)
+    except click.ClickException as error:
+        message = f"{error.format_message()} (see rig --help)"
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    print(f"rig: {message}", file=sys.stderr)
+    sys.exit(EXIT_USAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""The main job: config to plan to seats to records to verdict.
+
+    verdict, exit_code = run(load_config("configs/laptop.yaml"), Options(out="runs/mine"))
+
+The last line on standard output, after Ray is shut down, is always `RIG verdict=V exit=N report=PATH`. A `UsageError`
+instead means that nothing was judged.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rig.cluster import hired, is_job, open_cluster, wait_for_nodes
+from rig.config import RunConfig
+from rig.dispatch import Crew, Dispatch, Job, Lost
+from rig.errors import Incomplete, UsageError
+from rig.interrupts import Interrupted, Interrupts
+from rig.journal import Journal, make_folder, versions
+from rig.plan import Plan, plan
+from rig.progress import make_progress
+from rig.records import Record, record_id
+from rig.report import write_reports
+from rig.seats import Node, Seat, found, number_seats
+from rig.shell import ended
+from rig.sources import target_spec
+
+CONTROLS_S = 300.0  # for all controls of one seat
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line adds to a config; `config_file` and `overrides` are recorded, to repeat the run."""
+
+    config_file: str | None = None
+    overrides: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    out: str | None = None
+    local: bool = False
+    address: str | None = None
+    fail_fast: bool = False
+
+
+def run(config: RunConfig, options: Options | None = None) -> tuple[str, int]:
+    """Run, record, judge and report; returns verdict and exit code. Call it from the main thread.
+
+    Uses the Ray that this process has already initialised, if it has, and leaves that running. Raises `UsageError`.
+    """
+    options = options or Options()
+    targets = {spec["name"]: spec for spec in map(target_spec, config.targets)}
+    folder = make_folder(config.name, options.out, is_job=is_job())
+    journal = Journal(config, folder=folder, about=_about(options, targets))
+    one = _Run(config, options, targets=targets, journal=journal)
+    outcome = one.execute()
+    return one.finish(**outcome)
+
+
+class _Run:
+    def __init__(
+        self, config: RunConfig, options: Options, *, targets: dict[str, dict[str, Any]], journal: Journal
+    ) -> None:
+        self._config, self._options, self._targets, self._journal = config, options, targets, journal
+        self._interrupts = Interrupts()
+        self._progress = make_progress()
+
+    def execute(self) -> dict[str, Any]:
+        """Everything up to the last seat's record; returns how it ended. Ray is down when it returns."""
+        missing: list[str] = []
+        error = None
+        self._interrupts.listen()
+        try:
+            with self._progress:
+                if self._options.local:
+                    self._in_this_process()
+                else:
+                    self._on_ray()
+        except UsageError:
+            self._journal.discard()
+            raise
+        except Incomplete as reason:
+            missing.append(str(reason))
+        except (Interrupted, KeyboardInterrupt, SystemExit):  # while nodes start, Ray's own SIGTERM handler exits
+            self._interrupts.name = self._interrupts.name or "SIGTERM"
+        except Exception as failure:
+            if isinstance(failure, OSError) and failure.errno in _FULL:
+                missing.append(f"the disk is full: {failure}")
+            else:
+                error = traceback.format_exc()
+        finally:
+            self._interrupts.restore()
+        return {"interrupted": self._interrupts.name, "missing": missing, "error": error}
+
+    def finish(self, *, interrupted: str | None, missing: Sequence[str], error: str | None) -> tuple[str, int]:
+        """Judge the records, write the reports, print the last line."""
+        self._journal.end(interrupted=interrupted, missing=missing, error=error)
+        if error:
+            print(error, file=sys.stderr)
+        return write_reports(self._journal.records, self._journal.folder, formats=self._config.reports)
+
+    def _on_ray(self) -> None:
+        seats_config, stop = self._config.seats, self._interrupts
+        num_nodes = self._config.cluster.local_nodes
+        self._progress.phase(f"connecting to Ray, or else starting {num_nodes} nodes on this machine")
+        with open_cluster(self._options.address, local_nodes=num_nodes) as where:
+            stop.listen()  # ray.init has replaced the handlers
+            stop.check()
+            wait_s = 0.0 if where == "local" else seats_config.wait_s
+            nodes = wait_for_nodes(seats_config.expect, wait_s=wait_s, check=stop.check)
+            seats = number_seats(nodes, kind=seats_config.kind)
+            jobs = self._begin(seats, nodes, transport="ray")
+            self._progress.phase(f"placing {len(seats)} seats on {len(nodes)} nodes")
+            stacks = self._journal.folder / "stacks"
+            with hired(seats, nodes, config=seats_config, stacks=stacks, check=stop.check) as crew:
+                self._progress.phase(f"waiting until {len(seats)} seats are ready")
+                ready_s, seed = seats_config.ready_s, self._config.seed
+                self._emit(crew.prepare(run=self._journal.run, seed=seed, ready_s=ready_s, check=stop.check))
+                self._dispatch(crew, jobs)
+
+    def _in_this_process(self) -> None:
+        from rig import gpus
+        from rig.local import LocalCrew, open_shell
+
+        kind = self._config.seats.kind
+        num_gpus = 0 if kind == "cpu" else min(1, len(gpus.visible()))
+        node = Node(node_id="local", address="this process", num_cpus=1, num_gpus=num_gpus)
+        jobs = self._begin(number_seats([node], kind=kind), [node], transport="local")
+        (seat,) = jobs
+        self._progress.phase("making the worker of this process")
+        device = "cuda:0" if num_gpus else "cpu"
+        shell = open_shell(run=self._journal.run, seat=seat, device=device, seed=self._config.seed)
+        try:
+            self._emit([shell.describe() | {"versions": versions()}])
+            stacks, raising = self._journal.folder / "stacks", self._interrupts.raising
+            crew = LocalCrew(shell, seat=seat, stacks=stacks, on_stuck=self._give_up, raising=raising)
+            self._dispatch(crew, jobs)
+        finally:
+            shell.close()
+
+    def _begin(self, seats: Sequence[Seat], nodes: Sequence[Node], *, transport: str) -> dict[str, list[Job]]:
+        """Plan, record the plan, and make each seat's jobs. `Incomplete` if there is less than expected."""
+        expect = self._config.seats.expect.model_dump() if transport == "ray" else {}  # --local is one seat by choice
+        planned = plan(self._config, seats, only=self._options.only)
+        has = found(nodes)
+        self._journal.begin(seats=seats, plan=planned, expect=expect, found=has, transport=transport)
+        if not seats or any(has[what] < wanted for what, wanted in expect.items()):
+            offer = "; ".join(f"{n.address}: {n.num_cpus:g} CPU, {n.num_gpus} GPU" for n in nodes[:20])
+            raise Incomplete(f"the cluster has {len(nodes)} nodes ({offer or 'none'})")
+        self._progress.planned(len(planned.assignments))
+        return {seat.id: self._jobs(planned, seat) for seat in seats}
+
+    def _jobs(self, planned: Plan, seat: Seat) -> list[Job]:
+        own = [a for a in planned.dicts() if a["seat"] == seat.id]
+        jobs = [
+            Job(subject=a["id"], timeout_s=a["timeout_s"], assignment=a, target=self._targets[a["target"]]) for a in own
+        ]
+        if self._config.controls:
+            backends = tuple(dict.fromkeys(a["backend"] for a in own))
+            jobs.insert(0, Job(subject="controls", timeout_s=CONTROLS_S, backends=backends))
+        return jobs
+
+    def _dispatch(self, crew: Crew, jobs: Mapping[str, Sequence[Job]]) -> None:
+        self._progress.phase("controls" if self._config.controls else "assignments")
+        Dispatch(
+            crew,
+            jobs,
+            run=self._journal.run,
+            emit=self._emit,
+            stop=self._interrupts.reason,
+            on_beat=self._progress.beat,
+            fail_fast=self._options.fail_fast,
+        ).work()
+
+    def _emit(self, records: Iterable[Record]) -> None:
+        self._progress.took(self._journal.append(records))
+
+    def _give_up(self, lost: Lost, job: Job) -> None:
+        """The main thread is stuck in a call that never returns: write up the run from here, and end the process."""
+        bodies = [{"type": "lost", "verdict": lost.verdict, "during": job.subject, "reason": lost.reason}]
+        if job.assignment:
+            bodies.append(ended(job.assignment, lost.verdict, reason=lost.reason))
+        ids = [record_id(self._journal.run, f"stuck:{lost.seat}", seq=seq) for seq in range(len(bodies))]
+        self._emit([body | {"seat": lost.seat, "id": id_} for body, id_ in zip(bodies, ids, strict=True)])
+        _, exit_code = self.finish(interrupted=None, missing=[], error=None)
+        sys.stdout.flush()
+        os._exit(exit_code)
+
+
+def _about(options: Options, targets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What the run record says besides config and plan; a target's source stays out, its hash is in."""
+    return {
+        "config_file": options.config_file,
+        "overrides": list(options.overrides),
+        "only": list(options.only),
+        "targets": {name: {k: v for k, v in spec.items() if k != "source"} for name, spec in targets.items()},
+        "versions": versions(),
+        "command": sys.argv[1:],
+    }
