@@ -109,8 +109,9 @@ class Backend(ABC):
         """Queue a copy between two device tensors of one shape and dtype on the current stream."""
 
     @abstractmethod
-    def apply(self, packed: torch.Tensor, writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
-        """Queue one launch that scatters `writes` from `packed` (uint8, as published) into flat `targets`."""
+    def apply(self, buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
+        """Queue one launch that scatters `writes` from `buffers` (the packed one and the stashes, as published) into
+        `targets`; all are flat uint8."""
 
     @abstractmethod
     def fence(self, stream: Any = None) -> Fence:

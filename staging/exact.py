@@ -11,6 +11,7 @@ A value that does not fit raises OverflowError, a kind that does not fit TypeErr
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -21,6 +22,10 @@ from staging.dtypes import carrier
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+_CODES = {  # of array.array, which takes exactly the integers that fit
+    torch.int8: "b", torch.uint8: "B", torch.int16: "h", torch.uint16: "H",
+    torch.int32: "i", torch.uint32: "I", torch.int64: "q", torch.uint64: "Q",
+}  # fmt: skip
 _INT64 = range(-(2**63), 2**63)
 _MANTISSA_BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 
@@ -32,6 +37,11 @@ def exact(values: Any, dtype: torch.dtype) -> Array:
     memory with `values` where nothing had to be converted. For bfloat16 it holds the bits as uint16.
     Raises TypeError, OverflowError (see the module) or ValueError (ragged nesting, device tensors).
     """
+    if values.__class__ is list and dtype in _CODES:
+        try:
+            return np.array(array(_CODES[dtype], values), copy=False)
+        except (TypeError, OverflowError, ValueError):
+            pass  # not all plain integers in range: take the long way, which says what is wrong
     if isinstance(values, torch.Tensor):
         if values.device.type != "cpu":
             raise ValueError(f"values lie on {values.device}; stage from host memory (call .cpu() first)")
@@ -51,8 +61,8 @@ def _tensor_bits(tensor: torch.Tensor) -> Array:
     tensor = tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.view(torch.uint16)
-    array: Array = tensor.numpy()
-    return array
+    bits: Array = tensor.numpy()
+    return bits
 
 
 def _from_python(values: Any, dtype: torch.dtype) -> Array:
@@ -64,14 +74,14 @@ def _from_python(values: Any, dtype: torch.dtype) -> Array:
     if isinstance(values, range) and len(values) and max(values[0], values[-1], key=abs) not in _INT64:
         values = list(values)
     try:
-        array: Array = np.asarray(values)
+        given: Array = np.asarray(values)
     except ValueError as error:
         raise ValueError(f"values are ragged or nested unevenly: {error}") from None
-    if array.dtype.kind == "f" and isinstance(values, (list, tuple)) and array.size:
-        fine = dtype.is_floating_point and bool((np.abs(array, dtype=np.float64) < 2.0 ** _MANTISSA_BITS[dtype]).all())
+    if given.dtype.kind == "f" and isinstance(values, (list, tuple)) and given.size:
+        fine = dtype.is_floating_point and bool((np.abs(given, dtype=np.float64) < 2.0 ** _MANTISSA_BITS[dtype]).all())
         if not fine:  # numpy makes floats of integers beside floats, or around 2**64: judge them as they were
             return np.asarray(values, dtype=object)
-    return array
+    return given
 
 
 def _convert(source: Array, dtype: torch.dtype) -> Array:

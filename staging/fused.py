@@ -12,7 +12,6 @@ from staging.defaults import depth_of, manager_for
 from staging.exact import Array, exact
 from staging.launch import Launcher
 from staging.manager import DeviceMemoryManager
-from staging.packing import pack
 from staging.staged import StagedWriteTensor
 from staging.usage import Exclusive, all_exclusive, exclusive
 from staging.write_log import indices, lengths_of
@@ -61,8 +60,7 @@ class FusedStagedWriter(Exclusive):
         if not staged:
             return
         with all_exclusive(staged):
-            writes = pack([(tensor.log.runs(), tensor.log.contents) for tensor in staged])
-            self._launcher.launch(writes, [tensor.block for tensor in staged])
+            self._launcher.launch([tensor.log for tensor in staged], [tensor.block for tensor in staged])
             for tensor in staged:
                 tensor.log.clear()
 

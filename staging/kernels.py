@@ -28,15 +28,14 @@ def _move(source, address, length, element: tl.constexpr, chunk: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_chunks"])
 def _scatter(
-    packed,  # uint8 [nbytes]: int64 [3, num_chunks], then the contents
+    header,  # int64 [3, num_chunks]: destination address, source address, 16 * elements + element size
     num_chunks,
     chunk: tl.constexpr,
 ):
-    index = tl.program_id(0)
-    header = packed.to(tl.pointer_type(tl.int64)) + index
-    address = tl.load(header)
-    source = packed + tl.load(header + num_chunks)
-    extent = tl.load(header + 2 * num_chunks)
+    mine = header + tl.program_id(0)
+    address = tl.load(mine)
+    source = tl.load(mine + num_chunks)
+    extent = tl.load(mine + 2 * num_chunks)
     length = extent >> 4
     itemsize = extent & 15
     if itemsize == 4:
@@ -49,7 +48,8 @@ def _scatter(
         _move(source, address, length, tl.int8, chunk)
 
 
-def scatter(packed: torch.Tensor, num_chunks: int) -> None:
-    """Queue the packed writes (see staging.packing) on the current stream of the current device."""
+def scatter(header: torch.Tensor, num_chunks: int) -> Any:
+    """Queue the writes of a header (see staging.packing) on the current stream of the current device; returns
+    Triton's compiled kernel, of which the handle can be launched directly."""
     launcher: Any = _scatter[(num_chunks,)]
-    launcher(packed, num_chunks, CHUNK)
+    return launcher(header, num_chunks, CHUNK)

@@ -76,6 +76,8 @@ class DeviceMemoryManager:
         weakref.finalize(self, self._retired.orphan).atexit = False
         self._published: dict[int, weakref.ref[Publishable]] = {}  # in the order they were made
         self._publishing = threading.Lock()
+        self.gate: list[object] = [None]  # empty once it cannot be used: what short ways look at
+        os.register_at_fork(after_in_child=self.gate.clear)
         self._pid = os.getpid()
         self._closed = False
         self._warned = False
@@ -225,6 +227,7 @@ class DeviceMemoryManager:
         """Mark the manager broken where `error` says that the device is lost, and say so from now on."""
         if self._lost is None and self.backend.is_device_error(error):
             self._lost = error
+            self.gate.clear()
             raise DeviceLostError(f"{self.device} is lost to this process: {error}") from error
 
     @contextmanager
@@ -261,6 +264,7 @@ class DeviceMemoryManager:
         if self._closed:
             return
         usable, self._closed = self.is_usable, True
+        self.gate.clear()
         if usable:
             with self.device_work():
                 end = self._steps.shut()

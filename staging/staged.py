@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -11,7 +12,6 @@ from staging.defaults import depth_of, manager_for
 from staging.dtypes import nbytes_of, shape_of
 from staging.launch import Launcher
 from staging.manager import DeviceMemoryManager
-from staging.packing import pack
 from staging.usage import Exclusive, exclusive
 from staging.write_log import WriteLog
 
@@ -45,8 +45,24 @@ class StagedWriteTensor(Exclusive):
         self.block = self.manager.allocate_target(nbytes_of(self.shape, dtype), resident=not uva_instead_of_gpu)
         self.manager.drop_with(self, self.block)
         self.device_tensor = self.block.device.view(dtype).view(self.shape)
-        self.log = WriteLog(self.shape, dtype)
-        self._launcher: Launcher | None = None
+        self._launcher = Launcher(self.manager, self.max_concurrency)
+        self.log = WriteLog(self.shape, dtype, stash=self._launcher.stash)
+        me = weakref.ref(self)  # no cycle: a dropped tensor goes at once
+
+        def slow(*write: Any) -> None:
+            StagedWriteTensor.stage_write(cast("StagedWriteTensor", me()), *write)
+
+        stage, self._hold = self.log.short_way(self.manager.gate, slow)
+        if type(self).stage_write is StagedWriteTensor.stage_write:
+            self.stage_write = stage  # type: ignore[method-assign, assignment]
+
+    @property
+    def _busy(self) -> bool:
+        return self._hold()
+
+    @_busy.setter
+    def _busy(self, held: bool) -> None:
+        self._hold(held)
 
     @property
     def gpu(self) -> torch.Tensor:
@@ -86,14 +102,12 @@ class StagedWriteTensor(Exclusive):
         self.manager.check()
         if not len(self.log):
             return
-        if self._launcher is None:
-            self._launcher = Launcher(self.manager, self.max_concurrency)
-        writes = pack([(self.log.runs(), self.log.contents)])
-        self._launcher.launch(writes, [self.block])
+        self._launcher.launch([self.log], [self.block])
         self.log.clear()
 
     @exclusive
     def clear_staged_writes(self) -> None:
         """Drop what was staged and not applied."""
         self.manager.check()
+        self._launcher.drop([slot for _, slot in self.log.stashed])
         self.log.clear()

@@ -1,11 +1,14 @@
 """The staged writes of one tensor: noted on the host, checked when noted, applied together later.
 
-Pure numpy. A call either notes all of its writes or none; the counters move last.
+Pure Python and numpy. A call either notes all of its writes or none. Small contents wait in an array of their own;
+those of `STASH_NBYTES` and more go straight into memory that the device will read, where the log is given a stash.
 """
 
 from __future__ import annotations
 
 import operator
+from array import array
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,62 +16,73 @@ import torch
 
 from staging.dtypes import carrier
 from staging.exact import exact
-from staging.packing import Array, Runs, resolve
+from staging.packing import Array
+
+STASH_NBYTES = 16384
+Stash = Callable[[Array], Any]
+"""Puts a flat array into a buffer of the device's and returns the buffer."""
+
+ShortWay = tuple[Callable[[Any, Any, Any], None], Callable[..., bool]]
+"""The call, and what asks and sets whether a call is in progress."""
 
 Places = tuple[Array, Array]
 """Flat offsets int64[n] and lengths int64[n] of n writes."""
 
-_FIRST_WRITES, _FIRST_ELEMENTS = 64, 1024
+_SIGNED, _UNSIGNED = {1: "b", 2: "h", 4: "i", 8: "q"}, {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
 class WriteLog:
     """Writes to a dense tensor of shape (n,) or (rows, columns), in the order they were staged."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, *, stash: Stash | None = None) -> None:
         self.shape = shape
         self.dtype = dtype
-        self.num_writes = 0
-        self.num_elements = 0
-        self._offsets = np.empty(_FIRST_WRITES, np.int64)
-        self._lengths = np.empty(_FIRST_WRITES, np.int64)
-        self._contents = np.empty(_FIRST_ELEMENTS, carrier(dtype))
+        self.itemsize = carrier(dtype).itemsize
+        codes = _SIGNED if carrier(dtype).kind == "i" else _UNSIGNED
+        self._contents: array[int] = array(codes[self.itemsize])  # of floats and bools, the bits
+        self._offsets, self._lengths = array("q"), array("q")
+        self._stash = stash
+        self.stashed: list[tuple[int, Any]] = []
 
     def __len__(self) -> int:
-        return self.num_writes
+        return len(self._offsets)
 
     @property
-    def contents(self) -> Array:
-        """All staged values, one write after another; valid until the next call that stages or clears."""
-        return self._contents[: self.num_elements]
+    def contents(self) -> array[int]:
+        """The values that are not stashed, one write after another; of floats and bools, their bits."""
+        return self._contents
+
+    def columns(self) -> Places:
+        """Where the writes go, in the order staged."""
+        return np.array(self._offsets), np.array(self._lengths)
 
     def stage(self, row: Any, start: Any, values: Any) -> None:
         """Note one write; an empty one is ignored, wherever it would go."""
         row, start = _index(row, "row"), _index(start, "start")
-        array = exact(values, self.dtype)
-        if array.ndim != 1:
-            raise ValueError(f"values have rank {array.ndim}; one write takes a flat sequence of elements")
-        if len(array):
-            offset = self._place(row, start, len(array))
-            self._note(np.array([offset]), np.array([len(array)]), array)
+        converted = exact(values, self.dtype)
+        if converted.ndim != 1:
+            raise ValueError(f"values have rank {converted.ndim}; one write takes a flat sequence of elements")
+        if len(converted):
+            self._note_one(self._place(row, start, len(converted)), converted)
 
     def stage_element(self, index: Any, value: Any) -> None:
         """Note one value: element `index` of a 1-D tensor, column 0 of row `index` of a 2-D one."""
         index = _index(index, "index")
-        array = exact(value, self.dtype)
-        if array.size != 1:
-            raise ValueError(f"stage_write_elem takes one value, not {array.size}; use stage_write for more")
-        self._note(np.array([self._place(index, 0, 1)]), np.array([1]), array.reshape(1))
+        converted = exact(value, self.dtype)
+        if converted.size != 1:
+            raise ValueError(f"stage_write_elem takes one value, not {converted.size}; use stage_write for more")
+        self._note_one(self._place(index, 0, 1), converted.reshape(1))
 
     def stage_many(self, rows: Any, starts: Any, values: Any, lengths: Any = None) -> None:
         """Note one write per row, in order; see `StagedWriteTensor.stage_writes`."""
         rows, starts = indices(rows, "rows"), indices(starts, "starts")
-        array = exact(values, self.dtype)
-        lengths = lengths_of(lengths, array.shape, len(rows))
+        converted = exact(values, self.dtype)
+        lengths = lengths_of(lengths, converted.shape, len(rows))
         if len(starts) == 1:
             starts = np.broadcast_to(starts, rows.shape)
         if len(starts) != len(rows):
             raise ValueError(f"{len(starts)} starts for {len(rows)} rows: give one per write, or one for all")
-        self.note(self.check_many(rows, starts, lengths), array.reshape(-1))
+        self.note(self.check_many(rows, starts, lengths), converted.reshape(-1))
 
     def check_many(self, rows: Array, starts: Array, lengths: Array) -> Places:
         """Where the writes go, checked but not noted yet; the first bad one is named. Lengths are >= 0."""
@@ -88,15 +102,64 @@ class WriteLog:
 
     def note(self, places: Places, values: Array) -> None:
         """Note writes that `check_many` passed, with their converted values one after another."""
-        self._note(*places, values)
+        offsets, lengths = places
+        self._contents.frombytes(np.ascontiguousarray(values).view(np.uint8).data)
+        self._offsets.frombytes(np.ascontiguousarray(offsets, np.int64).data.cast("B"))
+        self._lengths.frombytes(np.ascontiguousarray(lengths, np.int64).data.cast("B"))
+
+    def short_way(self, gate: list[Any], slow: Callable[[Any, Any, Any], None]) -> ShortWay:
+        """A `stage` for what engines stage most, short lists of integers, at the cost of a few bytecodes.
+
+        Everything else, and everything wrong, goes to `slow`; so does every call while `gate` is empty. A closure over
+        the log's arrays: looking them up in an object would take longer than noting a value.
+        """
+        rows, columns = self.shape if len(self.shape) == 2 else (self.shape[0], 1)
+        flat, size = len(self.shape) == 1, self.shape[0] * self.shape[-1] if len(self.shape) == 2 else self.shape[0]
+        take, put_offset, put_length = self._contents.fromlist, self._offsets.append, self._lengths.append
+        limit = (
+            STASH_NBYTES // self.itemsize if carrier(self.dtype).kind in "iu" and self.dtype != torch.bfloat16 else 0
+        )
+        busy = False
+
+        def stage(index: Any, start: Any, x: Any) -> None:
+            nonlocal busy
+            if not busy and gate and x.__class__ is list and index.__class__ is start.__class__ is int:
+                n = len(x)
+                if 0 < n < limit and 0 <= index < rows and start >= 0:
+                    offset = index * columns + start
+                    if offset + n <= size and (flat or start + n <= columns):
+                        busy = True
+                        try:
+                            take(x)  # all of it or nothing
+                        except (TypeError, OverflowError):
+                            busy = False
+                        else:
+                            put_offset(offset)
+                            put_length(n)
+                            busy = False
+                            return
+            slow(index, start, x)
+
+        def hold(held: bool | None = None) -> bool:
+            nonlocal busy
+            if held is not None:
+                busy = held
+            return busy
+
+        return stage, hold
 
     def clear(self) -> None:
-        """Forget everything staged; the buffers stay for the next step."""
-        self.num_writes = self.num_elements = 0
+        """Forget everything staged; the arrays keep their memory for the next step."""
+        del self._contents[:], self._offsets[:], self._lengths[:]
+        self.stashed.clear()
 
-    def runs(self) -> Runs:
-        """The writes as disjoint runs, the last one of an element winning."""
-        return resolve(self._offsets[: self.num_writes], self._lengths[: self.num_writes])
+    def _note_one(self, offset: int, values: Array) -> None:
+        if self._stash is not None and values.nbytes >= STASH_NBYTES:
+            self.stashed.append((len(self._offsets), self._stash(values)))
+        else:
+            self._contents.frombytes(np.ascontiguousarray(values).view(np.uint8).data)
+        self._offsets.append(offset)
+        self._lengths.append(len(values))
 
     def _place(self, row: int, start: int, length: int) -> int:
         """The flat offset of a write, checked: inside its row, or inside a 1-D tensor from row + start on."""
@@ -111,24 +174,6 @@ class WriteLog:
         if start < 0 or start + length > num_columns:
             raise IndexError(f"start {start} + length {length} passes the row's {num_columns} columns (row {row})")
         return row * num_columns + start
-
-    def _note(self, offsets: Array, lengths: Array, values: Array) -> None:
-        writes, elements = self.num_writes + len(offsets), self.num_elements + len(values)
-        if writes > len(self._offsets):
-            self._offsets = _grown(self._offsets, self.num_writes, writes)
-            self._lengths = _grown(self._lengths, self.num_writes, writes)
-        if elements > len(self._contents):
-            self._contents = _grown(self._contents, self.num_elements, elements)
-        self._offsets[self.num_writes : writes] = offsets
-        self._lengths[self.num_writes : writes] = lengths
-        self._contents[self.num_elements : elements] = values
-        self.num_writes, self.num_elements = writes, elements
-
-
-def _grown(array: Array, used: int, needed: int) -> Array:
-    grown = np.empty(1 << (needed - 1).bit_length(), array.dtype)
-    grown[:used] = array[:used]
-    return grown
 
 
 def _index(value: Any, what: str) -> int:

@@ -1,48 +1,28 @@
-"""What the two CUDA backends share: events as fences, the apply, and pinned memory that is really pinned."""
+"""What the two CUDA backends share: fences, the apply, and pinned memory that is really pinned."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from staging.backend import Backend, Block, Probe
+from staging.backends._driver import Driver
+from staging.backends._fences import EventFence, WordFence, WordFences
 from staging.fence import Fence
 from staging.packing import PackedWrites
 
-_POLL_S = 20e-6
+_raw_stream = torch._C._cuda_getCurrentRawStream if hasattr(torch._C, "_cuda_getCurrentRawStream") else None
 
 
 def current_device() -> int:
-    """The index of the current CUDA device of this thread; starts no context where there is none."""
-    return torch.cuda.current_device() if torch.cuda.is_available() else 0
-
-
-class CudaFence:
-    """An event on one stream."""
-
-    __slots__ = ("event", "stream")
-
-    def __init__(self, stream: torch.cuda.Stream) -> None:
-        self.stream = stream.cuda_stream
-        self.event = torch.cuda.Event()
-        self.event.record(stream)
-
-    def done(self) -> bool:
-        return bool(self.event.query())
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        if timeout_s is None:
-            self.event.synchronize()
-            return True
-        deadline = time.monotonic() + timeout_s
-        while not self.event.query():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_POLL_S)
-        return True
+    """The index of the current CUDA device of this thread; 0 where CUDA cannot be used, as in a forked child."""
+    try:
+        return torch.cuda.current_device() if torch.cuda.is_available() else 0
+    except RuntimeError:
+        return 0
 
 
 class CudaBackend(Backend):
@@ -57,6 +37,10 @@ class CudaBackend(Backend):
         if index >= torch.cuda.device_count():
             raise ValueError(f"cuda:{index} does not exist: there are {torch.cuda.device_count()} devices")
         self.device = torch.device("cuda", index)
+        self._lock = threading.Lock()
+        self._words: WordFences | None = None  # set by the probe, where they prove themselves
+        self._why_slow = ""
+        self._launch: Callable[[int, int, int], None] | None = None
         try:
             from staging import kernels
 
@@ -66,7 +50,9 @@ class CudaBackend(Backend):
 
     def probe(self) -> Probe:
         try:
-            with torch.cuda.device(self.device), torch.cuda.stream(torch.cuda.Stream(self.device)):
+            stream = torch.cuda.Stream(self.device)
+            with torch.cuda.device(self.device), torch.cuda.stream(stream):
+                self._bind_driver(stream)
                 seen = self._write_after_mapping()
         except RuntimeError as error:
             return Probe(self.name, False, str(error).splitlines()[0])
@@ -81,6 +67,27 @@ class CudaBackend(Backend):
             self.publish(block, 0, 64)
             seen.append(int(torch.add(block.device, 0)[-1]))  # a kernel's read; .item() waits for this stream
         return seen
+
+    def _bind_driver(self, stream: torch.cuda.Stream) -> None:
+        """Take the short ways through the driver where there are any; what they are for works without, slower."""
+        if self._words is not None or _raw_stream is None or torch.version.hip is not None:
+            return
+        try:
+            driver = Driver()
+            words = WordFences(driver, self.device)
+            if words.prove(stream):
+                self._words = words
+                self._launch = self._kernels and self._compiled(driver, stream)
+        except (OSError, AttributeError, RuntimeError) as error:
+            self._why_slow = f"{type(error).__name__}: {error}"
+
+    def _compiled(self, driver: Driver, stream: torch.cuda.Stream) -> Callable[[int, int, int], None]:
+        """The kernel by its handle, compiled by a launch over one chunk without elements."""
+        idle = torch.zeros(3, dtype=torch.int64, device=self.device)
+        kernel = self._kernels.scatter(idle, 1)
+        stream.synchronize()
+        meta = kernel.metadata
+        return driver.launcher(kernel.function, num_threads=32 * meta.num_warps, shared_nbytes=meta.shared)
 
     def allocate_target(self, nbytes: int, *, resident: bool = True) -> Block:
         with torch.cuda.device(self.device):
@@ -117,22 +124,36 @@ class CudaBackend(Backend):
     def copy(self, source: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(source, non_blocking=True)
 
-    def apply(self, packed: torch.Tensor, writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
+    def apply(self, buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
+        packed = buffers[0]
+        if self._launch is not None:
+            with self._lock:
+                self._launch(self._current(), packed.data_ptr() + writes.header_at, len(writes))
+            return
         with torch.cuda.device(self.device):
             if self._kernels is not None:
-                self._kernels.scatter(packed, len(writes))
+                self._kernels.scatter(packed[writes.header_at : writes.nbytes].view(torch.int64), len(writes))
             else:
-                _scatter_by_torch(packed, writes, targets)
+                _scatter_by_torch(buffers, writes, targets)
 
     def fence(self, stream: Any = None) -> Fence:
-        return CudaFence(torch.cuda.current_stream(self.device) if stream is None else stream)
+        if self._words is not None:
+            fence = self._words.record(self._current() if stream is None else stream.cuda_stream)
+            if fence is not None:
+                return fence
+        return EventFence(torch.cuda.current_stream(self.device) if stream is None else stream)
 
     def order(self, fence: Fence) -> None:
-        if not isinstance(fence, CudaFence):
-            raise TypeError(f"a CUDA stream cannot wait for {fence!r}: it is no CUDA event")
-        stream = torch.cuda.current_stream(self.device)
-        if fence.stream != stream.cuda_stream:
-            stream.wait_event(fence.event)
+        if not isinstance(fence, EventFence | WordFence):
+            raise TypeError(f"a CUDA stream cannot wait for {fence!r}: it is no fence of this backend")
+        if fence.stream != self._current() and not fence.done():
+            fence.order(torch.cuda.current_stream(self.device))
+
+    def _current(self) -> int:
+        """The raw handle of the device's current stream."""
+        if _raw_stream is not None:
+            return int(_raw_stream(self.device.index))
+        return int(torch.cuda.current_stream(self.device).cuda_stream)
 
     def rounded(self, nbytes: int) -> int:
         return 1 << max(0, nbytes - 1).bit_length()
@@ -150,7 +171,12 @@ class CudaBackend(Backend):
 
     def note(self) -> str:
         tested = " (ROCm: untested)" if torch.version.hip else ""
-        return ("applies by the Triton kernel" if self._kernels is not None else "no Triton: applies by torch") + tested
+        slow = f"; no driver calls ({self._why_slow}), fences are events" if self._why_slow else ""
+        return (
+            ("applies by the Triton kernel" if self._kernels is not None else "no Triton: applies by torch")
+            + slow
+            + tested
+        )
 
 
 def _why_no_cuda() -> str:
@@ -159,9 +185,10 @@ def _why_no_cuda() -> str:
     return "torch.cuda finds no device: check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
 
 
-def _scatter_by_torch(packed: torch.Tensor, writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
+def _scatter_by_torch(buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
     """The kernel's work as one copy a chunk, for systems without Triton."""
-    nbytes = writes.lengths * writes.itemsizes
-    rows = zip(writes.targets.tolist(), writes.offsets.tolist(), writes.sources.tolist(), nbytes.tolist(), strict=True)
-    for target, offset, source, count in rows:
-        targets[target].view(torch.uint8)[offset : offset + count].copy_(packed[source : source + count])
+    which = writes.buffers.tolist() if writes.buffers is not None else [0] * len(writes)
+    nbytes = (writes.lengths * writes.itemsizes).tolist()
+    rows = zip(writes.targets.tolist(), writes.offsets.tolist(), which, writes.sources.tolist(), nbytes, strict=True)
+    for target, offset, buffer, source, count in rows:
+        targets[target][offset : offset + count].copy_(buffers[buffer][source : source + count])

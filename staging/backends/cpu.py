@@ -55,8 +55,8 @@ class CpuBackend(Backend):
     def copy(self, source: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(source)
 
-    def apply(self, packed: torch.Tensor, writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
-        scatter(packed.numpy(), writes, [target.view(torch.uint8).numpy() for target in targets])
+    def apply(self, buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
+        scatter([buffer.numpy() for buffer in buffers], writes, [target.numpy() for target in targets])
 
     def fence(self, stream: Any = None) -> Fence:
         return _PASSED

@@ -184,8 +184,8 @@ class SimBackend(Backend):
     def copy(self, source: torch.Tensor, out: torch.Tensor) -> None:
         self.sim.enqueue(lambda: _copy(source, out))
 
-    def apply(self, packed: torch.Tensor, writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
-        contents, arrays = packed.numpy(), [target.view(torch.uint8).numpy() for target in targets]
+    def apply(self, buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
+        contents, arrays = [buffer.numpy() for buffer in buffers], [target.numpy() for target in targets]
         self.sim.enqueue(lambda: scatter(contents, writes, arrays))
 
     def fence(self, stream: Any = None) -> Fence:

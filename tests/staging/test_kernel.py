@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import staging
-from staging.packing import Runs, pack, resolve, scatter
+from staging.dtypes import CARRIERS
+from staging.packing import pack, scatter
+from staging.write_log import WriteLog
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -17,50 +19,68 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LENGTHS = [1, 2, 3, 7, 8, 1023, 1024, 1025, 4099]
 
 
-def _check(tensors, sizes):
+def _log(dtype, size, writes, *, stash=False):
+    """A log of one flat tensor and its size in bytes; `writes` are (offset, values)."""
+    log = WriteLog((size,), dtype, stash=(lambda values: values.copy()) if stash else None)
+    for offset, values in writes:
+        log.stage(offset, 0, values)
+    return log, size * log.itemsize
+
+
+def _check(*logs):
     """Run kernel and reference over the same packed bytes and compare every byte of the targets."""
-    writes = pack(tensors)
+    writes = pack([log for log, _ in logs])
     host = torch.zeros(writes.nbytes, dtype=torch.uint8)
-    targets = [torch.zeros(size, dtype=torch.uint8, device=DEVICE) for size in sizes]
-    writes.write(host.numpy(), [target.data_ptr() for target in targets])
-    kernels.scatter(host.to(DEVICE), len(writes))
-    due = [np.zeros(size, np.uint8) for size in sizes]
-    scatter(host.numpy(), writes, due)
+    packed = host.to(DEVICE)
+    stashes = [torch.from_numpy(stash.view(np.uint8).copy()).to(DEVICE) for stash in writes.stashes]
+    targets = [torch.zeros(size, dtype=torch.uint8, device=DEVICE) for _, size in logs]
+    pointers = ([t.data_ptr() for t in targets], packed.data_ptr(), [stash.data_ptr() for stash in stashes])
+    writes.write(host.numpy(), targets=pointers[0], packed=pointers[1], stashes=pointers[2])
+    packed.copy_(host)
+    kernels.scatter(packed[writes.header_at :].view(torch.int64), len(writes))
+    due = [np.zeros(size, np.uint8) for _, size in logs]
+    scatter([host.numpy(), *(stash.view(np.uint8) for stash in writes.stashes)], writes, due)
     for target, expected in zip(targets, due, strict=True):
         assert (target.cpu().numpy() == expected).all()
     return due
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
-def test_each_element_size_and_edge_length(dtype):
-    rng, lengths = np.random.default_rng(5), np.array(LENGTHS)
-    offsets = np.cumsum(lengths + 3) - lengths  # gaps of 3 elements, odd starts
-    values = rng.integers(1, 127, lengths.sum()).astype(dtype)
-    due = _check([(resolve(offsets, lengths), values)], [(int(offsets[-1]) + 5000) * values.itemsize])
-    assert np.count_nonzero(due[0].view(dtype)) == lengths.sum()
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+@pytest.mark.parametrize("stash", [False, True])
+def test_each_element_size_and_edge_length(dtype, stash):
+    rng, offset, writes = np.random.default_rng(5), 1, []
+    for length in LENGTHS:
+        writes.append((offset, rng.integers(1, 127, length).astype(CARRIERS[dtype])))
+        offset += length + 3  # gaps of 3 elements, odd starts
+    (due,) = _check(_log(dtype, offset + 100, writes, stash=stash))
+    assert np.count_nonzero(due.view(CARRIERS[dtype])) == sum(LENGTHS)
 
 
-def test_mixed_sizes_share_one_launch():
-    tensors, sizes = [], []
-    for dtype in (np.int64, np.int8, np.int32, np.int16):
-        values = np.arange(1, 1501).astype(dtype) | 1
-        tensors.append((Runs(np.array([5]), np.array([0]), np.array([1500])), values))
-        sizes.append(1600 * values.itemsize)
-    _check(tensors, sizes)
+@pytest.mark.parametrize("stash", [False, True])
+def test_mixed_sizes_and_overlaps_share_one_launch(stash):
+    logs = []
+    for dtype in (torch.int64, torch.int8, torch.int32, torch.int16):
+        values = np.arange(1, 5001).astype(CARRIERS[dtype]) | 1
+        logs.append(_log(dtype, 6000, [(5, values), (2000, [9] * 700), (1500, [7] * 600)], stash=stash))
+    for index, due in enumerate(_check(*logs)):
+        bits = due.view(CARRIERS[logs[index][0].dtype])
+        assert (bits[1500:2100] == 7).all()
+        assert (bits[2100:2700] == 9).all()
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU with 3 GiB")
 def test_offsets_beyond_2_to_the_31():
-    far = 2**31 + 11
-    values = np.arange(1, 2001, dtype=np.int8)
-    writes = pack([(Runs(np.array([3, far]), np.array([0, 1000]), np.array([1000, 1000])), values)])
+    far, values = 2**31 + 11, np.arange(1, 1001, dtype=np.int8)
+    writes = pack([_log(torch.int8, far + 2000, [(3, values), (far, values)])[0]])
     target = torch.zeros(far + 2000, dtype=torch.uint8, device=DEVICE)
     host = torch.zeros(writes.nbytes, dtype=torch.uint8)
-    writes.write(host.numpy(), [target.data_ptr()])
-    kernels.scatter(host.to(DEVICE), len(writes))
-    assert (target[far : far + 1000].cpu().numpy() == values[1000:].view(np.uint8)).all()
-    assert int(target.count_nonzero()) == np.count_nonzero(values)
+    packed = host.to(DEVICE)
+    writes.write(host.numpy(), targets=[target.data_ptr()], packed=packed.data_ptr(), stashes=[])
+    packed.copy_(host)
+    kernels.scatter(packed[writes.header_at :].view(torch.int64), len(writes))
+    assert (target[far : far + 1000].cpu().numpy() == values.view(np.uint8)).all()
+    assert int(target.count_nonzero()) == 2 * np.count_nonzero(values)
 
 
 @triton.jit

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from staging import FusedStagedWriter, StagedWriteTensor
 from staging.dtypes import CARRIERS
-from staging.packing import pack, resolve, scatter
+from staging.packing import pack, scatter
+from staging.write_log import WriteLog
 
 EDGES = [0, 1, 2, 3, 1023, 1024, 1025]
 DTYPES = [d for d in CARRIERS if d not in (torch.uint16, torch.uint32)]
@@ -265,17 +266,18 @@ writes = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30)), min_size=1,
 
 @given(writes)
 @settings(max_examples=200, deadline=None)
-def test_resolved_runs_are_disjoint_and_the_last_write_wins(spans):
-    offsets, lengths = (np.array(column, np.int64) for column in zip(*spans, strict=True))
-    values = np.arange(1, lengths.sum() + 1, dtype=np.int16)
-    due, cursor = np.zeros(80, np.int16), 0
+def test_packed_chunks_are_disjoint_and_the_last_write_wins(spans):
+    log, due, value = WriteLog((80,), torch.int16), np.zeros(80, np.int16), 0
     for offset, length in spans:
-        due[offset : offset + length] = values[cursor : cursor + length]
-        cursor += length
-    runs = resolve(offsets, lengths)
-    assert (runs.offsets[1:] >= (runs.offsets + runs.lengths)[:-1]).all()
-    packed = pack([(runs, values)])
+        values = np.arange(value, value + length, dtype=np.int16)
+        log.stage(offset, 0, values)
+        due[offset : offset + length] = values
+        value += length
+    packed = pack([log])
+    order = np.argsort(packed.offsets)
+    starts, ends = packed.offsets[order], (packed.offsets + packed.lengths * packed.itemsizes)[order]
+    assert (starts[1:] >= ends[:-1]).all()
     buffer, got = np.zeros(packed.nbytes, np.uint8), np.zeros(80, np.int16)
-    packed.write(buffer, [0])
-    scatter(buffer, packed, [got.view(np.uint8)])
+    packed.write(buffer, targets=[0], packed=0, stashes=[])
+    scatter([buffer], packed, [got.view(np.uint8)])
     assert (got == due).all()
