@@ -39,6 +39,10 @@ class Block:
     end: StepEnd | None = None  # of its lease, where it is a slot; None while that goes on
     users: dict[Hashable, Fence] = field(default_factory=dict)  # the last known device work on it, by stream
     requested: int = 0  # host bytes that the caller asked for, without any rounding
+    address: int = field(init=False)  # the device's
+
+    def __post_init__(self) -> None:
+        self.address = self.device.data_ptr()
 
     @property
     def nbytes(self) -> int:

@@ -37,11 +37,11 @@ class Launcher:
         try:
             writes.write(
                 slot.buffer.np[: writes.nbytes],
-                targets=[target.device.data_ptr() for target in targets],
-                packed=blocks[0].device.data_ptr(),
-                stashes=[block.device.data_ptr() for block in blocks[1:]],
+                targets=[target.address for target in targets],
+                packed=blocks[0].address,
+                stashes=[block.address for block in blocks[1:]],
             )
-            slot.buffer.publish(0, writes.nbytes)
+            backend.publish(blocks[0], 0, writes.nbytes)
             for target in (*targets, *blocks[1:]):
                 for fence in target.fences():
                     backend.order(fence)
@@ -58,7 +58,7 @@ class Launcher:
         self.manager.reclaim()
         slot = self._slot("stashed", values.nbytes)
         slot.buffer.np[: values.nbytes] = values.view("u1")
-        slot.buffer.publish(0, values.nbytes)
+        self.manager.backend.publish(slot.buffer.block, 0, values.nbytes)
         return slot
 
     def drop(self, stashes: Sequence[Slot]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,8 +31,13 @@ class Log(Protocol):
     def contents(self) -> array[int]:
         """The values of the writes that lie in no stash, one after another."""
 
-    def columns(self) -> tuple[Array, Array]:
-        """Flat element offsets int64[n] and lengths int64[n], none of them 0."""
+    @property
+    def offsets(self) -> array[int]:
+        """Flat offsets of the writes, in elements; code "q"."""
+
+    @property
+    def lengths(self) -> array[int]:
+        """Their elements, none of them 0; code "q"."""
 
     @property
     def stashed(self) -> Sequence[tuple[int, Any]]:
@@ -40,15 +46,15 @@ class Log(Protocol):
 
 @dataclass(slots=True, frozen=True, eq=False)
 class PackedWrites:
-    """What one launch moves, chunk by chunk; each column is int64[num_chunks]."""
+    """What one launch moves, chunk by chunk; each column is int64[num_chunks], or one number for all."""
 
-    targets: Array  # index into the list of targets
+    targets: Array | int  # index into the list of targets
     offsets: Array  # first byte in the target
-    buffers: Array | None  # index into `stashes` plus 1; 0, or None for all, is the packed buffer itself
+    buffers: Array | int  # index into `stashes` plus 1; 0 is the packed buffer itself
     sources: Array  # first byte in the buffer
-    lengths: Array  # elements
-    itemsizes: Array  # bytes of an element
-    contents: tuple[tuple[int, array[int]], ...]  # where in the packed buffer each tensor's contents go
+    lengths: Array | int  # elements
+    itemsizes: Array | int  # bytes of an element
+    contents: tuple[array[int], ...]  # what the packed buffer begins with
     stashes: tuple[Any, ...]
     header_at: int  # first byte of the header in the packed buffer
 
@@ -62,65 +68,103 @@ class PackedWrites:
 
     def write(self, out: Array, *, targets: Sequence[int], packed: int, stashes: Sequence[int]) -> None:
         """Fill `out` (uint8[nbytes]), given the device addresses of targets, packed buffer and stashes."""
-        view = out.data
-        for start, contents in self.contents:
-            view[start : start + len(contents) * contents.itemsize] = memoryview(contents).cast("B")
+        view, start = out.data, 0
+        for contents in self.contents:
+            stop = start + len(contents) * contents.itemsize
+            view[start:stop] = memoryview(contents).cast("B")
+            start = stop
         header = out[self.header_at :].view(np.int64).reshape(3, len(self))
-        bases: Any = targets[0] if len(targets) == 1 else np.array(targets, np.int64)[self.targets]
-        np.add(self.offsets, bases, out=header[0])
-        origins: Any = packed if self.buffers is None else np.array([packed, *stashes], np.int64)[self.buffers]
-        np.add(self.sources, origins, out=header[1])
-        np.multiply(self.lengths, 16, out=header[2])
-        header[2] += self.itemsizes
+        np.add(self.offsets, _picked(targets, self.targets), out=header[0])
+        np.add(self.sources, _picked((packed, *stashes), self.buffers), out=header[1])
+        header[2] = self.lengths * 16 + self.itemsizes
+
+    def columns(self) -> list[list[int]]:
+        """Targets, offsets, buffers, sources and bytes as lists, one number per chunk."""
+        nbytes = self.lengths * self.itemsizes
+        full = np.broadcast_arrays(self.targets, self.offsets, self.buffers, self.sources, nbytes)
+        return [column.tolist() for column in full]
 
 
 def pack(logs: Sequence[Log]) -> PackedWrites:
     """One launch for all writes of `logs`; where writes of a tensor overlap, the last one wins."""
-    columns = [log.columns() for log in logs]
-    counts = [len(offsets) for offsets, _ in columns]
-    writes = np.empty((5, sum(counts)), np.int64)
-    targets, offsets, buffers, sources, nbytes = writes
-    itemsizes = np.array([log.itemsize for log in logs], np.int64)
-    contents, stashes, start, cursor = [], [], 0, 0
-    for index, (log, (places, lengths)) in enumerate(zip(logs, columns, strict=True)):
-        part = slice(start, start + counts[index])
-        cursor = (cursor + 15) & ~15  # so that every element is aligned to its size
-        targets[part] = index
-        np.multiply(places, log.itemsize, out=offsets[part])
-        np.multiply(lengths, log.itemsize, out=nbytes[part])
-        inside, stashed = nbytes[part], log.stashed
-        buffers[part] = 0
-        if stashed:
-            inside = inside.copy()
-            inside[[which for which, _ in stashed]] = 0
-        np.cumsum(inside, out=sources[part])
-        sources[part] += cursor - inside
-        for which, stash in stashed:
-            stashes.append(stash)
-            buffers[start + which], sources[start + which] = len(stashes), 0
-        contents.append((cursor, log.contents))
-        cursor += len(log.contents) * log.itemsize
-        start = part.stop
-    writes = _resolved(writes)
-    chunks = _cut(writes, itemsizes)
-    elsewhere = chunks[2] if stashes else None
-    sizes = itemsizes[chunks[0]]
-    header_at = (cursor + 15) & ~15
+    if len(logs) == 1 and (elements := _elements(logs[0])) is not None:
+        return elements
+    order = sorted(range(len(logs)), key=lambda index: -logs[index].itemsize)  # so contents need no padding
+    ordered = [logs[index] for index in order]
+    counts = [len(log.offsets) for log in ordered]
+    contents = tuple(log.contents for log in ordered)
+    stashes = [(first + which, stash) for first, log in _starts(counts, ordered) for which, stash in log.stashed]
+    header_at = (sum(len(part) * part.itemsize for part in contents) + 15) & ~15
+    sizes = {log.itemsize for log in ordered}
+    targets = np.repeat(order, counts)
+    itemsizes: Any = sizes.pop() if len(sizes) == 1 else np.repeat([log.itemsize for log in ordered], counts)
+    offsets = _joined([log.offsets for log in ordered]) * itemsizes
+    nbytes = _joined([log.lengths for log in ordered]) * itemsizes
+    inside = nbytes
+    if stashes:
+        inside = nbytes.copy()
+        inside[[which for which, _ in stashes]] = 0
+    sources = np.cumsum(inside) - inside
+    chunks: Any = np.empty((6, len(offsets)), np.int64)
+    for row, column in enumerate((targets, offsets, 0, sources, nbytes, itemsizes)):
+        chunks[row] = column
+    for number, (which, _) in enumerate(stashes, 1):
+        chunks[2, which], chunks[3, which] = number, 0
+    chunks = _cut(_resolved(chunks))
     return PackedWrites(
         targets=chunks[0],
         offsets=chunks[1],
-        buffers=elsewhere,
+        buffers=chunks[2] if stashes else 0,
         sources=chunks[3],
-        lengths=chunks[4] // sizes,
-        itemsizes=sizes,
-        contents=tuple(contents),
-        stashes=tuple(stashes),
+        lengths=chunks[4] // chunks[5],
+        itemsizes=chunks[5],
+        contents=contents,
+        stashes=tuple(stash for _, stash in stashes),
         header_at=header_at,
     )
 
 
+def _elements(log: Log) -> PackedWrites | None:
+    """The packing of what is most frequent by far, single elements in ascending order; None for anything else."""
+    count, size = len(log.offsets), log.itemsize
+    if len(log.contents) != count or log.stashed:
+        return None
+    offsets = np.array(log.offsets)
+    if not np.logical_and.reduce(offsets[1:] > offsets[:-1]):
+        return None
+    offsets *= size
+    header_at = (count * size + 15) & ~15
+    return PackedWrites(0, offsets, 0, _ramp(count, size), 1, size, (log.contents,), (), header_at)
+
+
+def _starts(counts: Sequence[int], logs: Sequence[Log]) -> list[tuple[int, Log]]:
+    first, starts = 0, []
+    for count, log in zip(counts, logs, strict=True):
+        starts.append((first, log))
+        first += count
+    return starts
+
+
+def _joined(columns: Sequence[array[int]]) -> Array:
+    if len(columns) == 1:
+        return np.array(columns[0])
+    return np.frombuffer(b"".join(columns), np.int64)
+
+
+def _picked(addresses: Sequence[int], which: Array | int) -> Any:
+    return addresses[which] if isinstance(which, int) else np.array(addresses, np.int64)[which]
+
+
+@lru_cache(maxsize=64)
+def _ramp(count: int, step: int) -> Array:
+    ramp = np.arange(0, count * step, step, dtype=np.int64)
+    ramp.flags.writeable = False
+    return ramp
+
+
 def _resolved(writes: Array) -> Array:
-    """The writes as disjoint runs, the last write of a byte winning; columns as in `pack`, in bytes."""
+    """The writes as disjoint runs, the last write of a byte winning. Rows: target, offset, buffer, source, bytes and
+    element size."""
     keys = (writes[0] << _TARGET_SHIFT) + writes[1]
     ends = keys + writes[4]
     if bool((keys[1:] >= ends[:-1]).all()):
@@ -150,32 +194,27 @@ def _painted(writes: Array, keys: Array, ends: Array) -> Array:
     return runs
 
 
-def _cut(runs: Array, itemsizes: Array) -> Array:
+def _cut(runs: Array) -> Array:
     """The runs in chunks of at most CHUNK elements."""
-    largest = CHUNK * itemsizes[runs[0]] if len(itemsizes) > 1 else np.int64(CHUNK * int(itemsizes[0]))
+    largest = CHUNK * runs[5]
     if bool((runs[4] <= largest).all()):
         return runs
     counts = -(-runs[4] // largest)
     chunks = np.repeat(runs, counts, axis=1)
-    steps = np.repeat(largest, counts) if np.ndim(largest) else largest
-    skipped = (np.arange(chunks.shape[1]) - np.repeat(np.cumsum(counts) - counts, counts)) * steps
+    skipped = (np.arange(chunks.shape[1]) - np.repeat(np.cumsum(counts) - counts, counts)) * CHUNK * chunks[5]
     chunks[1] += skipped
     chunks[3] += skipped
-    chunks[4] = np.minimum(chunks[4] - skipped, steps)
+    chunks[4] = np.minimum(chunks[4] - skipped, CHUNK * chunks[5])
     return chunks
 
 
 def scatter(buffers: Sequence[Array], writes: PackedWrites, targets: Sequence[Array]) -> None:
     """The kernel's reference: move each chunk from its buffer (the packed one, then the stashes) into its target;
     all are flat uint8."""
-    if writes.buffers is None and len(targets) == 1 and bool((writes.lengths == 1).all()):
-        carrier = np.dtype(f"u{int(writes.itemsizes[0])}")
-        size = carrier.itemsize
+    if isinstance(writes.lengths, int) and isinstance(writes.itemsizes, int) and isinstance(writes.targets, int):
+        size, carrier = writes.itemsizes, np.dtype(f"u{writes.itemsizes}")
         source = buffers[0][: writes.header_at // size * size].view(carrier)
-        targets[0].view(carrier)[writes.offsets // size] = source[writes.sources // size]
+        targets[writes.targets].view(carrier)[writes.offsets // size] = source[writes.sources // size]
         return
-    which = writes.buffers.tolist() if writes.buffers is not None else [0] * len(writes)
-    nbytes = (writes.lengths * writes.itemsizes).tolist()
-    rows = zip(writes.targets.tolist(), writes.offsets.tolist(), which, writes.sources.tolist(), nbytes, strict=True)
-    for target, offset, buffer, source, count in rows:
+    for target, offset, buffer, source, count in zip(*writes.columns(), strict=True):
         targets[target][offset : offset + count] = buffers[buffer][source : source + count]

@@ -25,8 +25,10 @@ Stash = Callable[[Array], Any]
 ShortWay = tuple[Callable[[Any, Any, Any], None], Callable[..., bool]]
 """The call, and what asks and sets whether a call is in progress."""
 
-Places = tuple[Array, Array]
-"""Flat offsets int64[n] and lengths int64[n] of n writes."""
+Places = tuple[Array, Array | None]
+"""Flat offsets int64[n] and lengths int64[n] of n writes; None for one element each."""
+
+_ONE = array("q", [1])
 
 _SIGNED, _UNSIGNED = {1: "b", 2: "h", 4: "i", 8: "q"}, {1: "B", 2: "H", 4: "I", 8: "Q"}
 
@@ -39,22 +41,14 @@ class WriteLog:
         self.dtype = dtype
         self.itemsize = carrier(dtype).itemsize
         codes = _SIGNED if carrier(dtype).kind == "i" else _UNSIGNED
-        self._contents: array[int] = array(codes[self.itemsize])  # of floats and bools, the bits
-        self._offsets, self._lengths = array("q"), array("q")
+        self.contents: array[int] = array(codes[self.itemsize])  # of floats and bools, the bits
+        self.offsets: array[int] = array("q")
+        self.lengths: array[int] = array("q")
         self._stash = stash
         self.stashed: list[tuple[int, Any]] = []
 
     def __len__(self) -> int:
-        return len(self._offsets)
-
-    @property
-    def contents(self) -> array[int]:
-        """The values that are not stashed, one write after another; of floats and bools, their bits."""
-        return self._contents
-
-    def columns(self) -> Places:
-        """Where the writes go, in the order staged."""
-        return np.array(self._offsets), np.array(self._lengths)
+        return len(self.offsets)
 
     def stage(self, row: Any, start: Any, values: Any) -> None:
         """Note one write; an empty one is ignored, wherever it would go."""
@@ -75,14 +69,24 @@ class WriteLog:
 
     def stage_many(self, rows: Any, starts: Any, values: Any, lengths: Any = None) -> None:
         """Note one write per row, in order; see `StagedWriteTensor.stage_writes`."""
-        rows, starts = indices(rows, "rows"), indices(starts, "starts")
+        rows = indices(rows, "rows")
         converted = exact(values, self.dtype)
+        if lengths is None and converted.shape == rows.shape and self._in_one_column(rows, starts):
+            self.note((rows * self.shape[1] + starts, None), converted)
+            return
+        starts = indices(starts, "starts")
         lengths = lengths_of(lengths, converted.shape, len(rows))
         if len(starts) == 1:
             starts = np.broadcast_to(starts, rows.shape)
         if len(starts) != len(rows):
             raise ValueError(f"{len(starts)} starts for {len(rows)} rows: give one per write, or one for all")
         self.note(self.check_many(rows, starts, lengths), converted.reshape(-1))
+
+    def _in_one_column(self, rows: Array, start: Any) -> bool:
+        """Whether these are elements of one column, all inside; quicker than `check_many`, which says what is wrong."""
+        if type(start) is not int or len(self.shape) == 1 or not 0 <= start < self.shape[1]:
+            return False
+        return bool(np.maximum.reduce(rows.view(np.uint64)) < self.shape[0])  # a negative row is a huge one
 
     def check_many(self, rows: Array, starts: Array, lengths: Array) -> Places:
         """Where the writes go, checked but not noted yet; the first bad one is named. Lengths are >= 0."""
@@ -103,9 +107,12 @@ class WriteLog:
     def note(self, places: Places, values: Array) -> None:
         """Note writes that `check_many` passed, with their converted values one after another."""
         offsets, lengths = places
-        self._contents.frombytes(np.ascontiguousarray(values).view(np.uint8).data)
-        self._offsets.frombytes(np.ascontiguousarray(offsets, np.int64).data.cast("B"))
-        self._lengths.frombytes(np.ascontiguousarray(lengths, np.int64).data.cast("B"))
+        self.contents.frombytes(_bytes(values))
+        self.offsets.frombytes(_bytes(offsets))
+        if lengths is None:
+            self.lengths.extend(_ONE * len(offsets))
+        else:
+            self.lengths.frombytes(_bytes(lengths))
 
     def short_way(self, gate: list[Any], slow: Callable[[Any, Any, Any], None]) -> ShortWay:
         """A `stage` for what engines stage most, short lists of integers, at the cost of a few bytecodes.
@@ -115,7 +122,7 @@ class WriteLog:
         """
         rows, columns = self.shape if len(self.shape) == 2 else (self.shape[0], 1)
         flat, size = len(self.shape) == 1, self.shape[0] * self.shape[-1] if len(self.shape) == 2 else self.shape[0]
-        take, put_offset, put_length = self._contents.fromlist, self._offsets.append, self._lengths.append
+        take, put_offset, put_length = self.contents.fromlist, self.offsets.append, self.lengths.append
         limit = (
             STASH_NBYTES // self.itemsize if carrier(self.dtype).kind in "iu" and self.dtype != torch.bfloat16 else 0
         )
@@ -150,16 +157,16 @@ class WriteLog:
 
     def clear(self) -> None:
         """Forget everything staged; the arrays keep their memory for the next step."""
-        del self._contents[:], self._offsets[:], self._lengths[:]
+        del self.contents[:], self.offsets[:], self.lengths[:]
         self.stashed.clear()
 
     def _note_one(self, offset: int, values: Array) -> None:
         if self._stash is not None and values.nbytes >= STASH_NBYTES:
-            self.stashed.append((len(self._offsets), self._stash(values)))
+            self.stashed.append((len(self.offsets), self._stash(values)))
         else:
-            self._contents.frombytes(np.ascontiguousarray(values).view(np.uint8).data)
-        self._offsets.append(offset)
-        self._lengths.append(len(values))
+            self.contents.frombytes(_bytes(values))
+        self.offsets.append(offset)
+        self.lengths.append(len(values))
 
     def _place(self, row: int, start: int, length: int) -> int:
         """The flat offset of a write, checked: inside its row, or inside a 1-D tensor from row + start on."""
@@ -217,3 +224,7 @@ def lengths_of(lengths: Any, shape: tuple[int, ...], num_writes: int) -> Array:
 def _within(what: str, value: int, limit: int) -> None:
     if not 0 <= value < limit:
         raise IndexError(f"{what} {value} is outside 0 to {limit - 1} (the tensor has {limit} rows)")
+
+
+def _bytes(values: Array) -> memoryview:
+    return memoryview(np.ascontiguousarray(values).data).cast("B")

@@ -125,11 +125,11 @@ class CudaBackend(Backend):
         out.copy_(source, non_blocking=True)
 
     def apply(self, buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
-        packed = buffers[0]
         if self._launch is not None:
             with self._lock:
-                self._launch(self._current(), packed.data_ptr() + writes.header_at, len(writes))
+                self._launch(self._current(), buffers[0].data_ptr() + writes.header_at, len(writes))
             return
+        packed = buffers[0]
         with torch.cuda.device(self.device):
             if self._kernels is not None:
                 self._kernels.scatter(packed[writes.header_at : writes.nbytes].view(torch.int64), len(writes))
@@ -187,8 +187,5 @@ def _why_no_cuda() -> str:
 
 def _scatter_by_torch(buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
     """The kernel's work as one copy a chunk, for systems without Triton."""
-    which = writes.buffers.tolist() if writes.buffers is not None else [0] * len(writes)
-    nbytes = (writes.lengths * writes.itemsizes).tolist()
-    rows = zip(writes.targets.tolist(), writes.offsets.tolist(), which, writes.sources.tolist(), nbytes, strict=True)
-    for target, offset, buffer, source, count in rows:
+    for target, offset, buffer, source, count in zip(*writes.columns(), strict=True):
         targets[target][offset : offset + count].copy_(buffers[buffer][source : source + count])
