@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from staging.defaults import manager_for
-from staging.dtypes import carrier, shape_of
+from staging.dtypes import carrier, nbytes_of, shape_of
 from staging.exact import Array
+from staging.group import BackedGroup, Place, group_of
 from staging.manager import DeviceMemoryManager, Guard
 from staging.pool import UvaBufferPool
 from staging.slots import Slot
@@ -44,17 +45,34 @@ class UvaBackedTensor(Exclusive):
         self.manager = manager_for(None, manager)
         self.shape, self.dtype, self.tracking = shape_of(size), dtype, tracking
         self.device = self.manager.device
-        self.np: Array = np.zeros(self.shape, carrier(dtype))
+        self.pool = UvaBufferPool(size, dtype, max_concurrency, guard=guard, manager=self.manager)
+        self.max_concurrency = self.pool.max_concurrency
+        self._group: BackedGroup | None = None
+        self._place = Place(0, 0)
+        raw = self._host_bytes(guard)
+        self.np: Array = raw.view(carrier(dtype)).reshape(self.shape)
         self.cpu = torch.from_numpy(self.np)
         if dtype == torch.bfloat16:
             self.cpu = self.cpu.view(torch.bfloat16)
-        self.pool = UvaBufferPool(size, dtype, max_concurrency, guard=guard, manager=self.manager)
-        self.max_concurrency = self.pool.max_concurrency
         self._held = 0  # leading rows that the current slot holds
-        self._mine: tuple[Slot, int] | None = None  # the slot, and which use of it was ours
+        self._mine: tuple[Slot, int] | None = None  # the pool's slot, and which use of it was ours
         self._dirty_from = 0  # the lowest row changed since, by the caller's word
+        self._epoch = 0 if self._group is None else self._group.epoch  # the last publish of the group that was seen
+        self._in_group = False  # whether the current contents lie in the group's slot
         self.device_tensor = self._publish(self.shape[0])
-        self.manager.register(self)
+        if self._group is not None:
+            self._group.join(self, self._place)
+        else:
+            self.manager.register(self)
+
+    def _host_bytes(self, guard: Guard | None) -> Array:
+        """Zeroed memory for the host array: a group's, if one takes the tensor."""
+        nbytes, compares = nbytes_of(self.shape, self.dtype), self.tracking == "compare"
+        found = group_of(self.manager, self.max_concurrency, guard, compares=compares, nbytes=nbytes)
+        if found is None:
+            return np.zeros(nbytes, np.uint8)
+        self._group, self._place = found
+        return self._group.host[self._place.start : self._place.start + nbytes]
 
     @property
     def gpu(self) -> torch.Tensor:
@@ -77,17 +95,32 @@ class UvaBackedTensor(Exclusive):
         if self.tracking != "caller":
             raise ValueError("mark_dirty is for tracking='caller'; tracking='compare' finds changes itself")
         lowest = 0 if rows is None else _lowest(rows, self.shape[0])
+        self._follow_group()
         self._dirty_from = min(self._dirty_from, lowest)
+        if self._group is not None:
+            self._group.is_dirty = True
+
+    def _follow_group(self) -> None:
+        """Take note of what the group published since: all rows, in its slot."""
+        if self._group is not None and self._epoch != self._group.epoch:
+            self._epoch, self._in_group = self._group.epoch, True
+            self._held = self._dirty_from = self.shape[0]
 
     def _publish(self, num_rows: int) -> torch.Tensor:
-        slot = self.pool.current
-        shared = min(num_rows, self._held)
-        if slot is None or (slot, slot.num_uses) != self._mine or not self._unchanged(shared):
+        self._follow_group()
+        if not self._unchanged(min(num_rows, self._held)):
             self._held = 0  # until the publish below went through
             slot, tensor = self.pool.fill(num_rows, lambda out: np.copyto(out, self.np[:num_rows]))
             self._held, self._dirty_from, self._mine = num_rows, self.shape[0], (slot, slot.num_uses)
+            self._in_group = False
+            if self._group is not None:
+                self._group.went_alone(self.pool)
             return tensor
         self.manager.check()
+        if self._in_group:
+            return self._group_part(num_rows)
+        assert self._mine is not None
+        slot = self._mine[0]
         if num_rows > self._held:  # no reader was given these rows of the slot yet
             slot.buffer.np[self._held : num_rows] = self.np[self._held : num_rows]
             tensor = slot.buffer.publish(self._held, num_rows)
@@ -95,14 +128,27 @@ class UvaBackedTensor(Exclusive):
             return tensor
         return slot.buffer.publish(num_rows, num_rows)
 
+    def _group_part(self, num_rows: int) -> torch.Tensor:
+        assert self._group is not None
+        part = self._group.device_part(self._place, self.shape, self.dtype)
+        self._group.is_short |= num_rows < self.shape[0]
+        self.manager.backend.publish(self._group.block, 0, 0)  # behind the copy, if that was on another stream
+        return part[:num_rows]
+
     def _unchanged(self, num_rows: int) -> bool:
-        """Whether the current slot's first rows, as many as it holds of them, still equal the host's."""
+        """Whether there is a current slot whose first rows, as many as it holds of them, still equal the host's."""
+        if self._in_group and self._group is not None:
+            held = self._group.part(self._place, self.shape, self.dtype)
+        elif self._mine is not None:
+            slot = self._mine[0]
+            if self.pool.current is not slot or slot.num_uses != self._mine[1]:
+                return False  # somebody published through the pool itself
+            held = slot.buffer.np
+        else:
+            return False
         if self.tracking == "caller":
             return self._dirty_from >= num_rows
-        slot = self.pool.current
-        assert slot is not None
-        held, now = slot.buffer.np[:num_rows], self.np[:num_rows]
-        return bool(np.array_equal(held.view(np.uint8), now.view(np.uint8)))
+        return bool(np.array_equal(held[:num_rows].view(np.uint8), self.np[:num_rows].view(np.uint8)))
 
 
 def _lowest(rows: Any, num_rows: int) -> int:

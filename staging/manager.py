@@ -34,6 +34,12 @@ class Publishable(Protocol):
     def copy_to_uva(self, n: int | None = None) -> torch.Tensor: ...
 
 
+class Group(Protocol):
+    """Backed tensors that are published together."""
+
+    def publish(self) -> None: ...
+
+
 class DeviceMemoryManager:
     """Owns the staging memory of one device, its step fences, its budget and its statistics.
 
@@ -74,6 +80,7 @@ class DeviceMemoryManager:
         self._steps = Steps(self.backend)
         self._retired = RetiredMemory(self.backend, self.accounting)
         weakref.finalize(self, self._retired.orphan).atexit = False
+        self._groups: list[weakref.ref[Group]] = []  # of backed tensors that publish together, see staging.group
         self._published: dict[int, weakref.ref[Publishable]] = {}  # in the order they were made
         self._publishing = threading.Lock()
         self.gate: list[object] = [None]  # empty once it cannot be used: what short ways look at
@@ -129,10 +136,14 @@ class DeviceMemoryManager:
         return self._steps.num_ended
 
     def publish(self, tensors: Iterable[Publishable] | None = None) -> None:
-        """Publish the backed tensors given, by default all of this manager's in the order they were made; unchanged
-        ones keep their slot. Raises ValueError for a tensor of another manager, publishing none."""
+        """Publish the backed tensors given, by default all of this manager's: small ones of one kind together, by one
+        comparison and one copy (if one of them changed, all of them move to the new slot), large ones one by one.
+        What did not change keeps its slot. Raises ValueError for a tensor of another manager, publishing none.
+        """
         self.check()
         if tensors is None:
+            for group in self.groups():
+                group.publish()
             with self._publishing:
                 alive = [(key, reference()) for key, reference in self._published.items()]
                 self._published = {key: self._published[key] for key, tensor in alive if tensor is not None}
@@ -143,6 +154,18 @@ class DeviceMemoryManager:
                 raise ValueError(f"tensors[{position}] belongs to another manager; publish it there")
         for tensor in tensors:
             tensor.copy_to_uva()
+
+    def groups(self) -> list[Group]:
+        """The groups that have members, in the order they were made."""
+        with self._publishing:
+            alive = [(reference, reference()) for reference in self._groups]
+            self._groups = [reference for reference, group in alive if group is not None]
+        return [group for _, group in alive if group is not None]
+
+    def add_group(self, group: Group) -> None:
+        """Let `publish()` include `group` for as long as its members live."""
+        with self._publishing:
+            self._groups.append(weakref.ref(group))
 
     def register(self, tensor: Publishable) -> None:
         """Let `publish()` include `tensor` for as long as it lives."""

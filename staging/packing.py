@@ -116,8 +116,8 @@ def pack(logs: Sequence[Log]) -> PackedWrites:
         offsets=chunks[1],
         buffers=chunks[2] if stashes else 0,
         sources=chunks[3],
-        lengths=chunks[4] // chunks[5],
-        itemsizes=chunks[5],
+        lengths=chunks[4] // itemsizes if isinstance(itemsizes, int) else chunks[4] // chunks[5],
+        itemsizes=itemsizes if isinstance(itemsizes, int) else chunks[5],
         contents=contents,
         stashes=tuple(stash for _, stash in stashes),
         header_at=header_at,
@@ -211,10 +211,12 @@ def _cut(runs: Array) -> Array:
 def scatter(buffers: Sequence[Array], writes: PackedWrites, targets: Sequence[Array]) -> None:
     """The kernel's reference: move each chunk from its buffer (the packed one, then the stashes) into its target;
     all are flat uint8."""
-    if isinstance(writes.lengths, int) and isinstance(writes.itemsizes, int) and isinstance(writes.targets, int):
+    if isinstance(writes.itemsizes, int) and isinstance(writes.buffers, int) and np.all(writes.lengths == 1):
         size, carrier = writes.itemsizes, np.dtype(f"u{writes.itemsizes}")
         source = buffers[0][: writes.header_at // size * size].view(carrier)
-        targets[writes.targets].view(carrier)[writes.offsets // size] = source[writes.sources // size]
+        for number, target in enumerate(targets):
+            mine = writes.targets == number if len(targets) > 1 else slice(None)
+            target.view(carrier)[writes.offsets[mine] // size] = source[writes.sources[mine] // size]
         return
     for target, offset, buffer, source, count in zip(*writes.columns(), strict=True):
         targets[target][offset : offset + count] = buffers[buffer][source : source + count]

@@ -10,6 +10,7 @@ import torch
 from staging.defaults import depth_of, manager_for
 from staging.dtypes import shape_of
 from staging.exact import Array, exact
+from staging.fence import StepEnd
 from staging.manager import DeviceMemoryManager, Guard
 from staging.slots import Slot, SlotRing
 from staging.usage import Exclusive, exclusive
@@ -131,6 +132,12 @@ class UvaBufferPool(Exclusive):
         self._current = slot
         write(slot.buffer.np[:num_rows])
         return slot, slot.buffer.publish(0, num_rows)
+
+    def end_current(self, end: StepEnd) -> None:
+        """The last publish's lease ends with `end`, though the pool publishes nothing new."""
+        if self._current is not None:
+            self._current.end_lease(end)
+            self._current = None
 
     @property
     def current(self) -> Slot | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -85,13 +87,69 @@ def test_the_host_side_never_aliases_a_slot(world):
     assert world.read(handle)().tolist() == [1, 1, 1]
 
 
-def test_the_manager_publishes_what_changed(world):
-    tensors = [UvaBackedTensor(4, torch.int32, manager=world.manager) for _ in range(3)]
-    before = [tensor.gpu.data_ptr() for tensor in tensors]
-    tensors[1].np[:] = 5
+@pytest.mark.parametrize("tracking", TRACKINGS)
+@pytest.mark.parametrize("rows", [4, 70_000])
+def test_the_manager_publishes_what_changed(world, tracking, rows):
+    tensors = [UvaBackedTensor(rows, torch.int32, tracking=tracking, manager=world.manager) for _ in range(3)]
     world.manager.publish()
-    assert [t.gpu.data_ptr() == p for t, p in zip(tensors, before, strict=True)] == [True, False, True]
-    assert world.read(tensors[1].gpu)().tolist() == [5] * 4
+    before = [tensor.gpu.data_ptr() for tensor in tensors]
+    world.manager.publish()
+    assert [tensor.gpu.data_ptr() for tensor in tensors] == before
+    reads = []
+    for step in range(1, 9):
+        tensors[step % 3].np[step % 4] = step
+        _marked(tensors[step % 3], step % 4)
+        world.manager.publish()
+        reads += [(world.read(tensor.gpu), tensor.np.copy()) for tensor in tensors]
+    assert all((read() == due).all() for read, due in reads)
+
+
+@pytest.mark.parametrize("tracking", TRACKINGS)
+def test_publishing_alone_and_together_can_be_mixed(world, tracking):
+    tensors = [UvaBackedTensor(5, torch.int64, 2, tracking=tracking, manager=world.manager) for _ in range(3)]
+    rng, reads = np.random.default_rng(6), []
+    for step in range(60):
+        tensor = tensors[rng.integers(3)]
+        if rng.integers(3):
+            tensor.np[rng.integers(5)] = step
+            _marked(tensor)
+        if rng.integers(2):
+            world.manager.publish()
+            reads += [(world.read(t.gpu), t.np.copy()) for t in tensors]
+        else:
+            n = int(rng.integers(6))
+            reads.append((world.read(tensor.copy_to_uva(n)), tensor.np[:n].copy()))
+    assert all((read() == due).all() for read, due in reads)
+
+
+@pytest.mark.parametrize("tracking", TRACKINGS)
+def test_readers_in_steps_see_what_was_published_together(world, tracking):
+    tensors = [UvaBackedTensor(5, torch.int32, 2, tracking=tracking, manager=world.manager) for _ in range(4)]
+    reads = []
+    for step in range(1, 15):
+        with world.manager.step():
+            for tensor in tensors[: step % 4]:
+                tensor.np[:] = step
+                _marked(tensor)
+            old = [(world.read(tensor.gpu), tensor.gpu) for tensor in tensors]
+            world.manager.publish()
+            reads += [(world.read(tensor.gpu), tensor.np.copy()) for tensor in tensors]
+            reads += [(world.read(handle), None) for _, handle in old]  # launched after it was replaced, in its step
+    assert all((read() == due).all() for read, due in reads if due is not None)
+
+
+def test_a_group_goes_with_its_last_tensor_and_a_part_is_never_given_twice(world):
+    first = UvaBackedTensor(8, torch.int32, manager=world.manager)
+    kept, host = UvaBackedTensor(8, torch.int32, manager=world.manager), first.np
+    host[:] = 1
+    del first
+    second = UvaBackedTensor(8, torch.int32, manager=world.manager)
+    second.np[:] = 2
+    assert host.tolist() == [1] * 8
+    assert len(world.manager.groups()) == 1
+    del kept, second
+    gc.collect()
+    assert world.manager.groups() == []
 
 
 def test_bad_calls_name_value_and_limit(world):

@@ -328,7 +328,7 @@ def test_resident_host_memory_keeps_to_the_budget():
 
 
 def test_tensors_are_published_in_the_order_they_were_made(device):
-    tensors = [staging.UvaBackedTensor(2, torch.int32, manager=device.manager) for _ in range(6)]
+    tensors = [staging.UvaBackedTensor(70_000, torch.int32, manager=device.manager) for _ in range(6)]
     order = []
     for index, tensor in enumerate(tensors):
         tensor.copy_to_uva = lambda n=None, index=index: order.append(index)
