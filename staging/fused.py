@@ -83,6 +83,8 @@ class FusedStagedWriter(Exclusive):
         if ids.min() < 0 or ids.max() >= len(tensors):
             raise IndexError(f"tensor_ids hold {ids.min()} to {ids.max()}; there are {len(tensors)} tensors")
         rows, starts = (np.broadcast_to(exact(x, torch.int64), ids.shape) for x in (rows, starts))
+        if lengths is None and self._stage_elements(tensors, ids, rows, starts, values):
+            return
         if isinstance(values, Iterable) and not hasattr(values, "__getitem__"):
             values = list(values)
         shape = np.shape(values) if not isinstance(values, torch.Tensor) else tuple(values.shape)
@@ -95,6 +97,28 @@ class FusedStagedWriter(Exclusive):
                 noted.append((log, places, exact(_picked(values, mine, lengths), log.dtype).reshape(-1)))
             for log, places, array in noted:
                 log.note(places, array)
+
+    def _stage_elements(
+        self, tensors: Sequence[StagedWriteTensor], ids: Array, rows: Array, starts: Array, values: Any
+    ) -> bool:
+        """The short way for an array with one element for each write, in the order of the tensors, which are of one
+        dtype and 2-D; False, having staged nothing, for all else and for whatever is wrong."""
+        if len({tensor.dtype for tensor in tensors}) > 1 or any(len(tensor.shape) != 2 for tensor in tensors):
+            return False
+        if not isinstance(values, np.ndarray) or values.shape != ids.shape or (ids[1:] < ids[:-1]).any():
+            return False
+        heights, widths = np.array([tensor.shape for tensor in tensors], np.uint64).T
+        width = widths[ids]
+        inside = (rows.view(np.uint64) < heights[ids]) & (starts.view(np.uint64) < width)  # negative ones are huge
+        if not inside.all():
+            return False
+        converted = exact(values, tensors[0].dtype)
+        offsets = rows * width.view(np.int64) + starts
+        cuts = np.searchsorted(ids, np.arange(len(tensors) + 1)).tolist()
+        with all_exclusive(tensors):
+            for tensor, low, high in zip(tensors, cuts, cuts[1:], strict=False):
+                tensor.log.note((offsets[low:high], None), converted[low:high])
+        return True
 
     def _check_tensors(self, tensors: Sequence[StagedWriteTensor]) -> None:
         self.manager.check()

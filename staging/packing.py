@@ -87,7 +87,8 @@ class PackedWrites:
 
 def pack(logs: Sequence[Log]) -> PackedWrites:
     """One launch for all writes of `logs`; where writes of a tensor overlap, the last one wins."""
-    if len(logs) == 1 and (elements := _elements(logs[0])) is not None:
+    elements = _elements(logs)
+    if elements is not None:
         return elements
     order = sorted(range(len(logs)), key=lambda index: -logs[index].itemsize)  # so contents need no padding
     ordered = [logs[index] for index in order]
@@ -124,17 +125,26 @@ def pack(logs: Sequence[Log]) -> PackedWrites:
     )
 
 
-def _elements(log: Log) -> PackedWrites | None:
-    """The packing of what is most frequent by far, single elements in ascending order; None for anything else."""
-    count, size = len(log.offsets), log.itemsize
-    if len(log.contents) != count or log.stashed:
+def _elements(logs: Sequence[Log]) -> PackedWrites | None:
+    """The packing of what is most frequent by far: single elements of one size, in ascending order within each
+    tensor. None for anything else."""
+    size, counts = logs[0].itemsize, [len(log.offsets) for log in logs]
+    for log, count in zip(logs, counts, strict=True):
+        if len(log.contents) != count or log.itemsize != size or log.stashed:
+            return None
+    offsets = _joined([log.offsets for log in logs]) * size
+    rises = offsets[1:] > offsets[:-1]
+    targets: Any = 0
+    if len(logs) > 1:
+        ends = np.cumsum(counts)
+        rises[ends[:-1] - 1] = True  # from one tensor to the next
+        targets = np.repeat(np.arange(len(logs)), counts)
+    if not np.logical_and.reduce(rises):
         return None
-    offsets = np.array(log.offsets)
-    if not np.logical_and.reduce(offsets[1:] > offsets[:-1]):
-        return None
-    offsets *= size
+    count = len(offsets)
     header_at = (count * size + 15) & ~15
-    return PackedWrites(0, offsets, 0, _ramp(count, size), 1, size, (log.contents,), (), header_at)
+    contents = tuple(log.contents for log in logs)
+    return PackedWrites(targets, offsets, 0, _ramp(count, size), 1, size, contents, (), header_at)
 
 
 def _starts(counts: Sequence[int], logs: Sequence[Log]) -> list[tuple[int, Log]]:

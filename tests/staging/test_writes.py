@@ -97,6 +97,31 @@ def test_a_fused_batch_converts_each_value_once_and_by_its_own_tensor(world):
     assert _got(world, floats).tolist() == [0.5, 0, 0, 0]
 
 
+@pytest.mark.parametrize("ascending", [False, True])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float64, torch.bfloat16], ids=str)
+def test_fused_elements_land_however_they_are_ordered(world, dtype, ascending):
+    shapes = [(5, 7), (3, 11), (6, 2)]
+    tensors = [StagedWriteTensor(shape, dtype, world.device, manager=world.manager) for shape in shapes]
+    writer = FusedStagedWriter(world.device, 4, manager=world.manager)
+    rng, due = np.random.default_rng(8), [np.zeros(shape, CARRIERS[dtype]) for shape in shapes]
+    for count in (1, 2, 40):
+        ids = rng.integers(0, 3, count)
+        ids = np.sort(ids) if ascending else ids
+        rows = np.array([rng.integers(shapes[i][0]) for i in ids])
+        starts = np.array([rng.integers(shapes[i][1]) for i in ids])
+        values, bits = _values(rng, dtype, count)
+        writer.stage(tensors, ids, rows, starts, values)
+        for which, row, start, bit in zip(ids, rows, starts, bits, strict=True):
+            due[which][row, start] = bit
+        writer.apply(tensors)
+    with pytest.raises(IndexError, match="start 2 . length 1 passes the row's 2 columns"):
+        writer.stage(tensors, [0, 2], [4, 5], [6, 2], values[:2])
+    with pytest.raises(IndexError, match="row -1"):
+        writer.stage(tensors, [0, 2], [4, -1], 0, values[:2])
+    writer.apply(tensors)
+    assert all((_got(world, tensor) == bits).all() for tensor, bits in zip(tensors, due, strict=True))
+
+
 def test_one_dimensional_writes_start_at_index_plus_start(world):
     tensor = StagedWriteTensor(10, torch.int64, world.device, manager=world.manager)
     tensor.stage_write(3, 4, [1, 2, 3])
