@@ -13,7 +13,8 @@ from staging.defaults import manager_for
 from staging.dtypes import carrier, nbytes_of, shape_of
 from staging.exact import Array
 from staging.group import BackedGroup, Place, group_of
-from staging.manager import DeviceMemoryManager, Guard
+from staging.manager import DeviceMemoryManager
+from staging.policies import Guard
 from staging.pool import UvaBufferPool
 from staging.slots import Slot
 from staging.usage import Exclusive, exclusive
@@ -63,7 +64,7 @@ class UvaBackedTensor(Exclusive):
         if self._group is not None:
             self._group.join(self, self._place)
         else:
-            self.manager.register(self)
+            self.manager.published.add_single(self)
 
     def _host_bytes(self, guard: Guard | None) -> Array:
         """Zeroed memory for the host array: a group's, if one takes the tensor."""

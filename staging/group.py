@@ -13,8 +13,9 @@ import torch
 from staging.backend import Block
 from staging.buffer import UvaBuffer
 from staging.dtypes import carrier
-from staging.manager import DeviceMemoryManager, Guard
+from staging.manager import DeviceMemoryManager
 from staging.packing import Array
+from staging.policies import Guard
 from staging.pool import UvaBufferPool
 from staging.slots import Slot, SlotRing
 
@@ -156,13 +157,13 @@ def group_of(
     """A group of the manager with room for `nbytes`; None for a tensor that publishes alone. Its members keep it."""
     if not 0 < nbytes <= CAPACITY // 4:
         return None
-    for group in manager.groups():
+    for group in manager.published.groups():
         if isinstance(group, BackedGroup) and group.kind == (depth, guard, compares):
             place = group.place(nbytes)
             if place is not None:
                 return group, place
     group = BackedGroup(manager, depth, guard, compares=compares)
-    manager.add_group(group)
+    manager.published.add_group(group)
     place = group.place(nbytes)
     assert place is not None
     return group, place

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
-import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 
@@ -17,27 +15,11 @@ from staging.accounting import Accounting
 from staging.backend import Backend, Block
 from staging.errors import ClosedError, DeviceLostError, MemoryLimitError
 from staging.fence import StepEnd, wait_all
+from staging.policies import Growth, Guard, OnLimit, check_depth, check_growth, check_guard, check_on_limit
+from staging.published import Publishable, Published
 from staging.retired import RetiredMemory
 from staging.selection import Choice, choose
 from staging.steps import Steps
-
-Guard = Literal["wait", "raise", "grow", "trust"]
-GUARDS = ("wait", "raise", "grow", "trust")
-
-
-class Publishable(Protocol):
-    """What `publish` takes: a tensor whose host side is the truth."""
-
-    @property
-    def manager(self) -> DeviceMemoryManager: ...
-
-    def copy_to_uva(self, n: int | None = None) -> torch.Tensor: ...
-
-
-class Group(Protocol):
-    """Backed tensors that are published together."""
-
-    def publish(self) -> None: ...
 
 
 class DeviceMemoryManager:
@@ -63,26 +45,20 @@ class DeviceMemoryManager:
         guard: Guard = "wait",
         wait_timeout_s: float | None = None,
         limit_bytes: int | None = None,
-        on_limit: Literal["raise", "pageable"] = "raise",
-        growth: str | float = "pow2",
+        on_limit: OnLimit = "raise",
+        growth: Growth = "pow2",
     ) -> None:
-        if on_limit not in ("raise", "pageable"):
-            raise ValueError(f"on_limit={on_limit!r}: choose 'raise' or 'pageable'")
-        if depth is not None and depth < 1:
-            raise ValueError(f"depth={depth}: a pool needs at least 1 slot")
+        self.depth, self.guard = check_depth(depth), check_guard(guard)
+        self.on_limit, self.growth = check_on_limit(on_limit), check_growth(growth)
         self._choice: Choice = choose(device, backend)
         self.backend: Backend = self._choice.backend
         self.device = self.backend.device
-        self.depth, self.guard, self.wait_timeout_s = depth, check_guard(guard), wait_timeout_s
-        self.limit_bytes, self.on_limit = limit_bytes, on_limit
-        self.growth = check_growth(growth)
+        self.limit_bytes, self.wait_timeout_s = limit_bytes, wait_timeout_s
         self.accounting = Accounting()
         self._steps = Steps(self.backend)
         self._retired = RetiredMemory(self.backend, self.accounting)
         weakref.finalize(self, self._retired.orphan).atexit = False
-        self._groups: list[weakref.ref[Group]] = []  # of backed tensors that publish together, see staging.group
-        self._published: dict[int, weakref.ref[Publishable]] = {}  # in the order they were made
-        self._publishing = threading.Lock()
+        self.published = Published()
         self.gate: list[object] = [None]  # empty once it cannot be used: what short ways look at
         os.register_at_fork(after_in_child=self.gate.clear)
         self._pid = os.getpid()
@@ -142,35 +118,15 @@ class DeviceMemoryManager:
         """
         self.check()
         if tensors is None:
-            for group in self.groups():
+            for group in self.published.groups():
                 group.publish()
-            with self._publishing:
-                alive = [(key, reference()) for key, reference in self._published.items()]
-                self._published = {key: self._published[key] for key, tensor in alive if tensor is not None}
-            tensors = [tensor for _, tensor in alive if tensor is not None]
+            tensors = self.published.singles()
         tensors = list(tensors)
         for position, tensor in enumerate(tensors):
             if tensor.manager is not self:
                 raise ValueError(f"tensors[{position}] belongs to another manager; publish it there")
         for tensor in tensors:
             tensor.copy_to_uva()
-
-    def groups(self) -> list[Group]:
-        """The groups that have members, in the order they were made."""
-        with self._publishing:
-            alive = [(reference, reference()) for reference in self._groups]
-            self._groups = [reference for reference, group in alive if group is not None]
-        return [group for _, group in alive if group is not None]
-
-    def add_group(self, group: Group) -> None:
-        """Let `publish()` include `group` for as long as its members live."""
-        with self._publishing:
-            self._groups.append(weakref.ref(group))
-
-    def register(self, tensor: Publishable) -> None:
-        """Let `publish()` include `tensor` for as long as it lives."""
-        with self._publishing:
-            self._published[max(self._published, default=-1) + 1] = weakref.ref(tensor)
 
     # -- memory
 
@@ -298,19 +254,3 @@ class DeviceMemoryManager:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a DeviceMemoryManager belongs to its process and does not pickle; build one on the other side")
-
-
-def check_guard(guard: Guard) -> Guard:
-    """`guard` if it is one; raises ValueError."""
-    if guard not in GUARDS:
-        raise ValueError(f"guard={guard!r}: choose one of {', '.join(GUARDS)}")
-    return guard
-
-
-def check_growth(growth: str | float) -> str | float:
-    """`growth` if it is a policy: "pow2", "exact" or a finite factor over 1; raises ValueError."""
-    if growth in ("pow2", "exact"):
-        return growth
-    if isinstance(growth, (int, float)) and not isinstance(growth, bool) and 1 < growth < math.inf:
-        return growth
-    raise ValueError(f"growth={growth!r}: choose 'pow2', 'exact' or a factor over 1")

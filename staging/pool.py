@@ -11,7 +11,8 @@ from staging.defaults import depth_of, manager_for
 from staging.dtypes import shape_of
 from staging.exact import Array, exact
 from staging.fence import StepEnd
-from staging.manager import DeviceMemoryManager, Guard
+from staging.manager import DeviceMemoryManager
+from staging.policies import Guard
 from staging.slots import Slot, SlotRing
 from staging.usage import Exclusive, exclusive
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import weakref
 from collections import deque
@@ -15,7 +14,8 @@ from staging.buffer import UvaBuffer
 from staging.dtypes import nbytes_of
 from staging.errors import MemoryLimitError, SlotInUseError
 from staging.fence import StepEnd, wait_all
-from staging.manager import DeviceMemoryManager, Guard, check_guard
+from staging.manager import DeviceMemoryManager
+from staging.policies import Guard, check_guard, grown
 
 
 class Slot:
@@ -115,24 +115,19 @@ class SlotRing:
 
     def _add(self, num_rows: int) -> Slot:
         """A fresh slot in front of the rotation."""
-        rows = self.shape[0] if num_rows <= self.shape[0] else self._grown(num_rows, self.shape[0])
+        rows = (
+            self.shape[0]
+            if num_rows <= self.shape[0]
+            else grown(self.manager.growth, needed=num_rows, rows=self.shape[0])
+        )
         slot = Slot(len(self._slots), self._buffer(rows, max(num_rows, self.shape[0])))
         self._slots.appendleft(slot)
         self.manager.accounting.slots.add(1)
         return slot
 
     def _grow(self, slot: Slot, num_rows: int) -> None:
-        slot.buffer = self._buffer(self._grown(num_rows, slot.num_rows), num_rows)
+        slot.buffer = self._buffer(grown(self.manager.growth, needed=num_rows, rows=slot.num_rows), num_rows)
         self.manager.accounting.grew()
-
-    def _grown(self, needed: int, rows: int) -> int:
-        """Rows to allocate by the manager's growth policy."""
-        growth = self.manager.growth
-        if growth == "exact":
-            return needed
-        if growth == "pow2":
-            return 1 << (needed - 1).bit_length()
-        return max(needed, math.ceil(rows * float(growth)))
 
     def _buffer(self, num_rows: int, requested_rows: int) -> UvaBuffer:
         buffer = UvaBuffer((num_rows, *self.shape[1:]), self.dtype, manager=self.manager)

@@ -114,7 +114,7 @@ def test_fused_elements_land_however_they_are_ordered(world, dtype, ascending):
         for which, row, start, bit in zip(ids, rows, starts, bits, strict=True):
             due[which][row, start] = bit
         writer.apply(tensors)
-    with pytest.raises(IndexError, match="start 2 . length 1 passes the row's 2 columns"):
+    with pytest.raises(IndexError, match=r"start 2 . length 1 passes the row's 2 columns"):
         writer.stage(tensors, [0, 2], [4, 5], [6, 2], values[:2])
     with pytest.raises(IndexError, match="row -1"):
         writer.stage(tensors, [0, 2], [4, -1], 0, values[:2])
