@@ -111,7 +111,9 @@ class UvaBackedTensor(Exclusive):
         self._follow_group()
         if not self._unchanged(min(num_rows, self._held)):
             self._held = 0  # until the publish below went through
-            slot, tensor = self.pool.fill(num_rows, lambda out: np.copyto(out, self.np[:num_rows]))
+            slot = self.pool.next_slot(num_rows)
+            slot.buffer.np[:num_rows] = self.np[:num_rows]
+            tensor = slot.buffer.publish(0, num_rows)
             self._held, self._dirty_from, self._mine = num_rows, self.shape[0], (slot, slot.num_uses)
             self._in_group = False
             if self._group is not None:

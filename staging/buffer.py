@@ -44,6 +44,7 @@ class UvaBuffer(Exclusive):
         self.cpu = self.block.host.view(dtype).view(self.shape)
         self.np: np.ndarray[Any, np.dtype[Any]] = self.block.host.numpy().view(carrier(dtype)).reshape(self.shape)
         self._device_tensor = self.block.device.view(dtype).view(self.shape)
+        self._last, self._num_last = self._device_tensor, self.shape[0]
 
     @exclusive
     def uva(self, n: int | None = None) -> torch.Tensor:
@@ -59,7 +60,9 @@ class UvaBuffer(Exclusive):
     def publish(self, start: int, stop: int) -> torch.Tensor:
         """Make rows [start, stop) visible to the device; returns the device tensor of the first `stop` rows."""
         self.manager.backend.publish(self.block, start * self.row_nbytes, stop * self.row_nbytes)
-        return self._device_tensor[:stop]
+        if stop != self._num_last:  # the same count comes again and again, and slicing a tensor takes its time
+            self._last, self._num_last = self._device_tensor[:stop], stop
+        return self._last
 
     def rows(self, n: int | None) -> int:
         """`n` as a count of rows of this buffer; raises ValueError outside 0 to their number."""

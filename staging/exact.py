@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from staging.dtypes import carrier
+from staging.dtypes import CARRIERS, carrier
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -37,6 +37,9 @@ def exact(values: Any, dtype: torch.dtype) -> Array:
     memory with `values` where nothing had to be converted. For bfloat16 it holds the bits as uint16.
     Raises TypeError, OverflowError (see the module) or ValueError (ragged nesting, device tensors).
     """
+    if values.__class__ is np.ndarray and values.dtype == CARRIERS.get(dtype) and dtype != torch.bfloat16:
+        ready: Array = values
+        return np.asarray(ready, order="C")
     if values.__class__ is list and dtype in _CODES:
         try:
             return np.array(array(_CODES[dtype], values), copy=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -118,21 +118,21 @@ class UvaBufferPool(Exclusive):
         return rows
 
     def _publish(self, rows: Array) -> tuple[Slot, torch.Tensor]:
-        def copy(out: Array) -> None:
-            out[...] = rows
-
-        return self.fill(len(rows), copy)
-
-    def fill(self, num_rows: int, write: Callable[[Array], None]) -> tuple[Slot, torch.Tensor]:
-        """Let `write` fill the next slot's first rows in place, publish them, and end the lease before."""
-        self.manager.reclaim()
-        slot = self._ring.acquire(num_rows)
-        if self._current is not None and self._current is not slot:
-            self._current.end_lease(self.manager.lease_end(fenced=self._ring.guard != "trust"))
-        slot.step = self.manager.current_step
-        self._current = slot
-        write(slot.buffer.np[:num_rows])
+        num_rows = len(rows)
+        slot = self.next_slot(num_rows)
+        slot.buffer.np[:num_rows] = rows
         return slot, slot.buffer.publish(0, num_rows)
+
+    def next_slot(self, num_rows: int) -> Slot:
+        """The slot to write and publish next, with room for `num_rows`; the lease before ends here."""
+        manager = self.manager
+        manager.reclaim()
+        slot, before = self._ring.acquire(num_rows), self._current
+        if before is not None and before is not slot:
+            before.end_lease(manager.lease_end(fenced=self._ring.guard != "trust"))
+        slot.step = manager.current_step
+        self._current = slot
+        return slot
 
     def end_current(self, end: StepEnd) -> None:
         """The last publish's lease ends with `end`, though the pool publishes nothing new."""
