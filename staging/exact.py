@@ -42,7 +42,9 @@ def exact(values: Any, dtype: torch.dtype) -> Array:
         return np.asarray(ready, order="C")
     if values.__class__ is list and dtype in _CODES:
         try:
-            return np.array(array(_CODES[dtype], values), copy=False)
+            taken = array(_CODES[dtype])
+            taken.fromlist(values)
+            return np.array(taken, copy=False)
         except (TypeError, OverflowError, ValueError):
             pass  # not all plain integers in range: take the long way, which says what is wrong
     if isinstance(values, torch.Tensor):

@@ -18,7 +18,7 @@ from staging.dtypes import carrier
 from staging.exact import exact
 from staging.packing import Array
 
-STASH_NBYTES = 16384
+STASH_NBYTES = 1 << 16
 Stash = Callable[[Array], Any]
 """Puts a flat array into a buffer of the device's and returns the buffer."""
 

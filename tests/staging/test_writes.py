@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from staging import FusedStagedWriter, StagedWriteTensor
 from staging.dtypes import CARRIERS
 from staging.packing import pack, scatter
-from staging.write_log import WriteLog
+from staging.write_log import STASH_NBYTES, WriteLog
 
 EDGES = [0, 1, 2, 3, 1023, 1024, 1025]
 DTYPES = [d for d in CARRIERS if d not in (torch.uint16, torch.uint32)]
@@ -268,6 +268,40 @@ def test_a_bad_call_stages_nothing_and_the_next_good_one_works(world, call, erro
 def test_shapes_that_make_no_table_are_refused(world, size, text):
     with pytest.raises(ValueError, match=text):
         StagedWriteTensor(size, torch.int32, world.device, manager=world.manager)
+
+
+def test_large_writes_are_read_from_where_they_were_stashed(world, monkeypatch):
+    large = STASH_NBYTES // 4
+    tensors = [StagedWriteTensor((2, 3 * large), torch.int32, world.device, 2, manager=world.manager) for _ in range(2)]
+    writer = FusedStagedWriter(world.device, 4, manager=world.manager)
+    due, reads = [np.zeros((2, 3 * large), np.int32) for _ in tensors], []
+    for step in range(1, 7):
+        for which, tensor in enumerate(tensors):
+            values = np.arange(large + step, dtype=np.int32) * step
+            writes = [
+                (0, step, values),
+                (0, large, [step] * 5),
+                (1, 7, values.tolist()),
+                (0, 2 * large - 9, values[:large]),
+            ]
+            for row, start, part in writes:
+                tensor.stage_write(row, start, part)
+                due[which][row, start : start + len(part)] = part
+        tensors[0].stage_write(1, 0, values)
+        tensors[0].clear_staged_writes()
+        for row, start, part in writes:
+            tensors[0].stage_write(row, start, part)
+        values[:] = -1  # the caller's memory is his own again
+        if step == 3:
+            with monkeypatch.context() as patch:
+                patch.setattr(world.manager.backend, "apply", _refuse)
+                with pytest.raises(RuntimeError, match="no launch"):
+                    writer.apply(tensors)
+            tensors[1].stage_write(1, 0, [step])
+            due[1][1, 0] = step
+        writer.apply(tensors) if step % 2 else [tensor.apply_write() for tensor in tensors]
+        reads += [(world.read(t.device_tensor), bits.copy()) for t, bits in zip(tensors, due, strict=True)]
+    assert all((read() == bits).all() for read, bits in reads)
 
 
 def test_a_failed_apply_keeps_the_log_for_a_retry(world, monkeypatch):
