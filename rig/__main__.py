@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import click
 
 from rig.errors import UsageError, nearest
 
-EXIT_USAGE = 2
+EXIT_USAGE, EXIT_ERROR = 2, 70
 Verb = Callable[..., int]
 
 
@@ -73,12 +75,13 @@ def _options(*, of_run: bool) -> Callable[[Verb], Verb]:
 def run(config: str, **switches: Any) -> int:
     """Run a config FILE or a preset, and judge it."""
     from rig import run as main_job
+    from rig.presets import find
 
     if switches["local"] and switches["address"]:
         raise UsageError("--local means without Ray, and --address names a Ray cluster; give one of them")
     checked = _load(config, switches)
     options = main_job.Options(
-        config_file=config,
+        config_file=str(find(config).absolute()),
         overrides=switches["settings"],
         only=switches["only"],
         out=switches["out"],
@@ -142,6 +145,7 @@ def _load(config: str, switches: dict[str, Any]) -> Any:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a verb and exit; a usage error is one line on standard error, and exit 2."""
+    _mend_streams()
     try:
         sys.exit(cli.main(arguments, prog_name="rig", standalone_mode=False) or 0)
     except UsageError as error:
@@ -150,8 +154,21 @@ def main(arguments: list[str] | None = None) -> None:
         message = f"{error.format_message()} (see rig --help)"
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(EXIT_ERROR)
     print(f"rig: {message}", file=sys.stderr)
     sys.exit(EXIT_USAGE)
+
+
+def _mend_streams() -> None:
+    """Closed streams become the null device, before a file gets their number; what one cannot encode is escaped."""
+    for name in ("stdin", "stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))  # noqa: SIM115
+        elif name != "stdin" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

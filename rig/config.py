@@ -69,7 +69,7 @@ class RunEntry(Strict):
 class RunConfig(Strict):
     """One run, complete: `load_config` makes it from YAML, and any caller may build it in Python."""
 
-    version: Literal[1]
+    version: Annotated[int, Field(ge=1, le=1)]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     cluster: ClusterConfig = ClusterConfig()

@@ -117,7 +117,7 @@ class Dispatch:
         reason = None
         while (reason := self._stop_reason()) is None and self._launch():
             for event in self._crew.poll(_TICK_S):
-                self._take(event)
+                self.take(event)
             self._find_stuck()
         for seat in self._lanes:
             self._abandon(seat, reason or "not run")
@@ -132,7 +132,8 @@ class Dispatch:
                 self._on_beat(seat, lane.job.subject)
         return any(lane.job for lane in self._lanes.values())
 
-    def _take(self, event: Event) -> None:
+    def take(self, event: Event) -> None:
+        """Note what happened to a seat; a crew whose `poll` does not return says so here."""
         lane = self._lanes[event.seat]
         if lane.is_lost:
             return

@@ -40,7 +40,7 @@ def _failure(finding: dict[str, Any], run: Record, assignment: Record | None) ->
 
 def command(run: Record, *, only: str) -> str:
     """The command line that runs one assignment of this run again, on every seat that has it."""
-    words = ["rig", "run", run["config_file"] or "CONFIG.yaml"]
+    words = ["python", "-m", "rig", "run", run["config_file"] or "CONFIG.yaml"]
     for switch, value in [("--set", text) for text in run["overrides"]]:
         words += [switch, value]
     for target in run["targets"].values():

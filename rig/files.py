@@ -11,6 +11,8 @@ BYTES_MAX = 1 << 20
 
 def read_text(path: Path, *, what: str) -> str:
     """The text of a file of at most 1 MiB; `UsageError` for a missing, unreadable, larger or binary one."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise UsageError(f"{path}: a pipe or a device; expected a {what} in a file")  # reading one may never end
     try:
         with path.open("rb") as file:
             raw = file.read(BYTES_MAX + 1)

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first one ends the run in order, a second one ends the process at once."""
+"""SIGINT and SIGTERM: the first one ends the run in order, a second one ends the process at once, with `last_words`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class Interrupts:
     first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, last_words: str = "") -> None:
+        self._last_words = last_words
         self.name: str | None = None
         self._before: dict[signal.Signals, Any] = {}
         self._raises = False
@@ -61,6 +62,8 @@ class Interrupts:
 
     def _note(self, number: int, frame: object) -> None:
         if self.name:
+            with contextlib.suppress(OSError):  # not print, which may be what was interrupted
+                os.write(1, self._last_words.encode(errors="backslashreplace"))
             os._exit(EXIT_INTERRUPTED)
         self.name = signal.Signals(number).name
         if self._raises:

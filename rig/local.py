@@ -44,7 +44,7 @@ class LocalCrew:
         *,
         seat: str,
         stacks: Path,
-        on_stuck: Callable[[Lost, Job], None],
+        on_stuck: Callable[[Lost], None],
         raising: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._shell, self._seat, self._stacks = shell, seat, stacks
@@ -89,8 +89,7 @@ class LocalCrew:
             faulthandler.dump_traceback(file=file, all_threads=True)
 
     def _stuck(self) -> None:
-        assert self._job is not None
-        self._on_stuck(self._lost(), self._job)
+        self._on_stuck(self._lost())
 
     def _lost(self) -> Lost:
         assert self._job is not None

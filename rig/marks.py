@@ -59,6 +59,8 @@ def parse(text: str, *, name: str) -> tuple[Any, Marks]:
                 raise UsageError(f"{name}:{line}: more than {_NODES_MAX} values, aliases counted; expected a config")
             marks.add(path, line)
         return loader.construct_document(node), marks
+    except RecursionError:
+        raise UsageError(f"{name}:1: nested too deeply; expected a config") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = getattr(error, "problem", None) or " ".join(str(error).split())

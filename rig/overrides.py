@@ -9,18 +9,22 @@ import yaml
 from rig.errors import UsageError, nearest
 from rig.marks import Marks, Path
 
+_KEYS_MAX = 20
+
 
 def apply(data: dict[str, Any], marks: Marks, setting: str) -> None:
     """Set one value in place; its type is YAML's, list items are addressed by index ("runs.0.params.num_steps=10")."""
     where, equals, text = setting.partition("=")
     place = f"--set {setting}"
-    if not equals or not where or not all(where.split(".")):
+    keys = where.split(".")
+    if not equals or not all(keys) or len(keys) > _KEYS_MAX:
         raise UsageError(f"{place}: expected path=value, as in runs.0.params.num_steps=10")
     try:
         value = yaml.safe_load(text)
+    except RecursionError:
+        raise UsageError(f"--set {where}: the value is nested too deeply") from None
     except yaml.YAMLError:
         raise UsageError(f"{place}: the value is not valid YAML; quote it") from None
-    keys = where.split(".")
     holder, path = _descend(data, keys[:-1], place)
     key = _key(holder, keys[-1], place, path)
     holder[key] = value

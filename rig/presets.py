@@ -10,6 +10,8 @@ from rig.errors import UsageError, nearest
 def find(name: str) -> Path:
     """The file `name` means: an existing path wins over a preset. `UsageError` says which presets there are."""
     path = Path(name)
+    if not name:
+        raise UsageError(f"'': no config named; expected a file or a preset, {nearest(name, presets())}")
     if path.exists() or path.suffix or path.name != name:
         return path  # reading it says what is wrong with it
     known = presets()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import typing
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from rig import limits, registry
 from rig.errors import UsageError, nearest
 from rig.marks import Marks, Path
+from rig.ops import OPS
 from rig.sources import short_name, target_spec
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 Problem = tuple[Path, str]
 CELLS_MAX = 10_000
+_TIMED = {*OPS, "end_step"} - {"make", "step", "drop", "write_backed", "read", "settle"}
 
 _EXPECTED = {
     "int_type": "an integer",
@@ -73,7 +76,7 @@ def of_names(config: RunConfig) -> list[Problem]:
         *_unknown(("reports",), config.reports, registry.names("reports"), "report"),
         *_targets(config),
         *(problem for index, entry in enumerate(config.runs) for problem in _entry(("runs", index), entry)),
-        *_cells(config),
+        *(_cells(config) or _twins(config)),
     ]
 
 
@@ -98,7 +101,7 @@ def _problem(error: dict[str, Any], model: type[BaseModel]) -> Problem:
         return path, f"found {shown(found)}; expected at least {context['min_length']}"
     if kind == "too_long":
         return path, f"found {shown(found)}; expected at most {context['max_length']} in this version"
-    return path, f"found {shown(found)}; expected {_EXPECTED.get(kind) or error['msg']}"
+    return path, f"found {shown(found)}; expected {_EXPECTED.get(kind) or error['msg'].removeprefix('Value error, ')}"
 
 
 def _close(found: Any, expected: str) -> str:
@@ -158,18 +161,34 @@ def _entry(path: Path, entry: RunEntry) -> Iterator[Problem]:
         if len({repr(value) for value in values}) < len(values):
             yield (*path, "sweep", key), f"a value of {key!r} is listed twice; expected each once"
     for key in entry.limits:
-        if limits.parse(key) is None:
+        limit = limits.parse(key)
+        if limit is None:
             yield (*path, "limits", key), f"unknown limit {key!r}; expected {limits.FORM}"
+        elif limit.op not in _TIMED:
+            yield (*path, "limits", key), f"unknown operation {limit.op!r} in a limit; {nearest(limit.op, _TIMED)}"
     if entry.limits and entry.mode == "verify":
         yield (*path, "limits"), "limits need timings, and mode is verify; expected mode measure or both"
 
 
-def _cells(config: RunConfig) -> Iterator[Problem]:
+def _cells(config: RunConfig) -> list[Problem]:
     per_run = [math.prod(len(values) for values in entry.sweep.values()) for entry in config.runs]
     cells = sum(per_run) * len(config.targets) * len(config.backends)
     if cells > CELLS_MAX:
         widest = max(range(len(per_run)), key=per_run.__getitem__)
-        yield (
-            ("runs", widest, "sweep"),
-            f"{cells} cells per seat in all; expected at most {CELLS_MAX}: sweep fewer values",
-        )
+        text = f"{cells} cells per seat in all; expected at most {CELLS_MAX}: sweep fewer values"
+        return [(("runs", widest, "sweep"), text)]
+    return []
+
+
+def _twins(config: RunConfig) -> list[Problem]:
+    """Entries that plan a cell of an earlier one; called for at most CELLS_MAX cells."""
+    found: dict[int, Problem] = {}
+    first: dict[str, int] = {}
+    for index, entry in enumerate(config.runs):
+        for values in itertools.product(*entry.sweep.values()):
+            given = entry.params | dict(zip(entry.sweep, values, strict=True))
+            cell = f"{entry.scenario} {entry.beyond_contract} {sorted((key, repr(v)) for key, v in given.items())}"
+            if (before := first.setdefault(cell, index)) != index:
+                text = f"plans a cell that runs.{before} plans too; give one of them another parameter value"
+                found.setdefault(index, (("runs", index), text))
+    return list(found.values())

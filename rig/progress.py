@@ -108,10 +108,14 @@ class Live(Progress):
         super().__init__(stream)
         from rich import progress
         from rich.console import Console
+        from rich.table import Column
 
-        columns = (progress.BarColumn(bar_width=30), progress.MofNCompleteColumn(), progress.TimeElapsedColumn())
-        text = progress.TextColumn("{task.description}")
-        self._bar = progress.Progress(*columns, text, console=Console(file=stream), transient=True)
+        fixed = Column(no_wrap=True)
+        numbers = progress.MofNCompleteColumn(table_column=fixed), progress.TimeElapsedColumn(table_column=fixed)
+        rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # what runs gets what is left, so that the bar stays
+        text = progress.TextColumn("{task.description}", markup=False, table_column=rest)
+        columns = progress.BarColumn(bar_width=20, table_column=Column(min_width=20)), *numbers, text
+        self._bar = progress.Progress(*columns, console=Console(file=stream), transient=True, expand=True)
         self._total = self._bar.add_task("starting", total=None)
         self._bad = 0
 

@@ -82,8 +82,9 @@ def read(folder: Path) -> list[Record]:
             break
         try:
             record = json.loads(line)
+            encode(record)  # neither NaN nor infinity
             known = isinstance(record, dict) and isinstance(record["id"], str) and isinstance(record["type"], str)
-        except (json.JSONDecodeError, KeyError):
+        except (ValueError, KeyError, RecursionError):
             known = False
         if not known:
             raise UsageError(f"{path}:{number}: not a record; expected one JSON object with id and type per line")
@@ -92,6 +93,9 @@ def read(folder: Path) -> list[Record]:
         raise UsageError(f"{path}:1: found no run record; expected it first")
     if records[0].get("schema") != SCHEMA:
         raise UsageError(f"{path}:1: records of schema {records[0].get('schema')!r}; this version reads {SCHEMA}")
+    from rig.record_shapes import check
+
+    check(records, path)
     return records
 
 

@@ -24,11 +24,11 @@ from rig.interrupts import Interrupted, Interrupts
 from rig.journal import Journal, make_folder, versions
 from rig.plan import Plan, plan
 from rig.progress import make_progress
-from rig.records import Record, record_id
-from rig.report import write_reports
+from rig.records import Record
+from rig.report import last_line, write_reports
 from rig.seats import Node, Seat, found, number_seats
-from rig.shell import ended
 from rig.sources import target_spec
+from rig.verdict import EXIT_INTERRUPTED
 
 CONTROLS_S = 300.0  # for all controls of one seat
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -66,7 +66,8 @@ class _Run:
         self, config: RunConfig, options: Options, *, targets: dict[str, dict[str, Any]], journal: Journal
     ) -> None:
         self._config, self._options, self._targets, self._journal = config, options, targets, journal
-        self._interrupts = Interrupts()
+        words = last_line("INCOMPLETE", EXIT_INTERRUPTED, journal.folder)
+        self._interrupts = Interrupts(last_words=f"\n{words}\n")
         self._progress = make_progress()
 
     def execute(self) -> dict[str, Any]:
@@ -106,7 +107,9 @@ class _Run:
     def _on_ray(self) -> None:
         seats_config, stop = self._config.seats, self._interrupts
         num_nodes = self._config.cluster.local_nodes
-        self._progress.phase(f"connecting to Ray, or else starting {num_nodes} nodes on this machine")
+        address = self._options.address or os.environ.get("RAY_ADDRESS")
+        start = f"connecting to Ray, or else starting {num_nodes} nodes on this machine"
+        self._progress.phase(f"connecting to Ray at {address}" if address else start)
         with open_cluster(self._options.address, local_nodes=num_nodes) as where:
             stop.listen()  # ray.init has replaced the handlers
             stop.check()
@@ -166,7 +169,7 @@ class _Run:
 
     def _dispatch(self, crew: Crew, jobs: Mapping[str, Sequence[Job]]) -> None:
         self._progress.phase("controls" if self._config.controls else "assignments")
-        Dispatch(
+        self._loop = Dispatch(
             crew,
             jobs,
             run=self._journal.run,
@@ -174,18 +177,15 @@ class _Run:
             stop=self._interrupts.reason,
             on_beat=self._progress.beat,
             fail_fast=self._options.fail_fast,
-        ).work()
+        )
+        self._loop.work()
 
     def _emit(self, records: Iterable[Record]) -> None:
         self._progress.took(self._journal.append(records))
 
-    def _give_up(self, lost: Lost, job: Job) -> None:
+    def _give_up(self, lost: Lost) -> None:
         """The main thread is stuck in a call that never returns: write up the run from here, and end the process."""
-        bodies = [{"type": "lost", "verdict": lost.verdict, "during": job.subject, "reason": lost.reason}]
-        if job.assignment:
-            bodies.append(ended(job.assignment, lost.verdict, reason=lost.reason))
-        ids = [record_id(self._journal.run, f"stuck:{lost.seat}", seq=seq) for seq in range(len(bodies))]
-        self._emit([body | {"seat": lost.seat, "id": id_} for body, id_ in zip(bodies, ids, strict=True)])
+        self._loop.take(lost)
         _, exit_code = self.finish(interrupted=None, missing=[], error=None)
         sys.stdout.flush()
         os._exit(exit_code)
@@ -193,11 +193,14 @@ class _Run:
 
 def _about(options: Options, targets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """What the run record says besides config and plan; a target's source stays out, its hash is in."""
+    told = {name: {k: v for k, v in spec.items() if k != "source"} for name, spec in targets.items()}
+    for spec in told.values():
+        spec["path"] = spec["path"] and os.path.abspath(spec["path"])  # what repeats a run may start elsewhere
     return {
         "config_file": options.config_file,
         "overrides": list(options.overrides),
         "only": list(options.only),
-        "targets": {name: {k: v for k, v in spec.items() if k != "source"} for name, spec in targets.items()},
+        "targets": told,
         "versions": versions(),
         "command": sys.argv[1:],
     }

@@ -13,9 +13,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_SUB_BUCKETS = 128
+SUB_BUCKETS = 128
 _SHIFT_BITS = 7
-_NUM_COUNTERS = _SUB_BUCKETS * (63 - _SHIFT_BITS + 1)
+NUM_BUCKETS = SUB_BUCKETS * (63 - _SHIFT_BITS + 1)
 
 
 class Histogram:
@@ -24,7 +24,7 @@ class Histogram:
     __slots__ = ("_counts", "max_ns", "n")
 
     def __init__(self) -> None:
-        self._counts: NDArray[np.int64] = np.zeros(_NUM_COUNTERS, dtype=np.int64)
+        self._counts: NDArray[np.int64] = np.zeros(NUM_BUCKETS, dtype=np.int64)
         self.n = 0
         self.max_ns = 0
 
@@ -33,7 +33,7 @@ class Histogram:
         if ns < 0:
             raise ValueError(f"a duration cannot be negative: {ns} ns")
         shift = max(0, ns.bit_length() - 1 - _SHIFT_BITS)
-        self._counts[shift * _SUB_BUCKETS + (ns >> shift)] += 1
+        self._counts[shift * SUB_BUCKETS + (ns >> shift)] += 1
         self.n += 1
         self.max_ns = max(self.max_ns, ns)
 
@@ -45,7 +45,7 @@ class Histogram:
         if int(values.min()) < 0:
             raise ValueError(f"a duration cannot be negative: {int(values.min())} ns")
         shifts = np.maximum(_bit_lengths(values) - 1 - _SHIFT_BITS, 0)
-        np.add.at(self._counts, shifts * _SUB_BUCKETS + (values >> shifts), 1)
+        np.add.at(self._counts, shifts * SUB_BUCKETS + (values >> shifts), 1)
         self.n += len(values)
         self.max_ns = max(self.max_ns, int(values.max()))
 
@@ -72,13 +72,13 @@ class Histogram:
         """Sparse, JSON-able: {"sub_buckets", "n", "max_ns", "counts": [[bucket, count], ...]}."""
         used = np.flatnonzero(self._counts)
         counts = [[int(index), int(self._counts[index])] for index in used]
-        return {"sub_buckets": _SUB_BUCKETS, "n": self.n, "max_ns": self.max_ns, "counts": counts}
+        return {"sub_buckets": SUB_BUCKETS, "n": self.n, "max_ns": self.max_ns, "counts": counts}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`; ValueError for another layout."""
-        if data["sub_buckets"] != _SUB_BUCKETS:
-            raise ValueError(f"a histogram of {data['sub_buckets']} sub-buckets; this version reads {_SUB_BUCKETS}")
+        if data["sub_buckets"] != SUB_BUCKETS:
+            raise ValueError(f"a histogram of {data['sub_buckets']} sub-buckets; this version reads {SUB_BUCKETS}")
         histogram = cls()
         for index, count in data["counts"]:
             histogram._counts[index] += count
@@ -102,7 +102,7 @@ def _bit_lengths(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _upper_end(index: int) -> int:
     """The largest value that falls into a bucket."""
-    if index < 2 * _SUB_BUCKETS:
+    if index < 2 * SUB_BUCKETS:
         return index
-    shift = index // _SUB_BUCKETS - 1
-    return ((index - shift * _SUB_BUCKETS + 1) << shift) - 1
+    shift = index // SUB_BUCKETS - 1
+    return ((index - shift * SUB_BUCKETS + 1) << shift) - 1

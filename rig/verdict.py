@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rig.lattice import ORDER, Problem, worst
 from rig.records import Record, distinct, incarnation
@@ -76,6 +75,8 @@ def _of_run(run: Record, end: Record | None) -> Iterator[Problem]:
         found = (run.get("found") or {}).get(what, 0)
         if found < wanted:
             yield Problem("INCOMPLETE", f"expected at least {wanted} {what}, found {found}")
+    if not run["controls"]:
+        yield Problem("SKIP", "controls were off: no planted fault was tried on any seat")
     if not run["seats"]:
         yield Problem("INCOMPLETE", "no seat: there is no GPU, or no node with CPUs, that the config asks for")
     elif not run["plan"]:
@@ -97,11 +98,11 @@ def _unplanned(run: Record, of: dict[str, list[Record]]) -> list[str]:
 
 
 def _exit_code(verdict: str, end: Record | None, assignments: Sequence[Record], problems: Sequence[Problem]) -> int:
-    """The verdict's exit; 130 after a signal, 3 where nothing but limits failed."""
+    """The verdict's exit; 130 after a signal, 3 where nothing but limits stands against PASS."""
     if end is not None and end.get("interrupted"):
         return EXIT_INTERRUPTED
     if verdict != "FAIL":
         return EXITS[verdict]
-    failed: list[Any] = [set(a["findings"]) for a in assignments if a["verdict"] == "FAIL"]
-    failed += [set() for p in problems if p.verdict == "FAIL"]
-    return EXIT_LIMITS if all(kinds == {"latency"} for kinds in failed) else EXITS["FAIL"]
+    other = any(a["verdict"] not in ("PASS", "SKIP") and set(a["findings"]) != {"latency"} for a in assignments)
+    other |= any(p.verdict not in ("PASS", "SKIP") for p in problems)
+    return EXITS["FAIL"] if other else EXIT_LIMITS

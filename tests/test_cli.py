@@ -1,7 +1,11 @@
 """The command line: exits, one message for bad usage, and the last line that other tools read."""
 
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,7 @@ import yaml
 from doubles import Tale, planned
 
 from rig.__main__ import main
-from rig.records import FILE, RecordLog
+from rig.records import FILE, RecordLog, read
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST = re.compile(r"RIG verdict=(?P<verdict>[A-Z]+) exit=(?P<exit>\d+) report=(?P<report>/.*)")
@@ -120,11 +124,14 @@ def test_only_runs_what_it_names(config: Path, tmp_path: Path, only: str, count:
     assert report["run"]["overrides"] == ["controls=false"]
 
 
-def test_usage_error_leaves_no_folder_behind(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usage_error_leaves_no_folder_behind(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     assert rig("run", config, "--local", "--only", "nothing") == 2
     assert rig("run", config, "--address", "127.0.0.1:1") == 2
+    assert "connecting to Ray at 127.0.0.1:1\n" in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -164,6 +171,7 @@ def test_failing_target_exits_1_with_a_file_per_finding(
     assert told.index("stale_alias: ") < told.index("scenario ")
     failure = yaml.safe_load((out / first["replay"]).read_text())
     assert failure["assignment"]["id"] == first["assignment"]
+    assert failure["command"].startswith(f"python -m rig run {config} ")
     assert "--target faulty:stale_alias" in failure["command"]
     assert len(list((out / "failures").iterdir())) == len(report["findings"])
 
@@ -191,6 +199,28 @@ def test_gpu_backend_on_a_cpu_seat_is_a_skip_with_its_reason(config: Path, tmp_p
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["verdict"] == "SKIP"
     assert "needs a GPU" in report["assignments"][0]["reason"]
+
+
+@pytest.mark.parametrize("end", [">&-", ">&- 2>&-", ">/dev/full"])
+def test_stdout_that_is_closed_or_full_does_not_change_the_exit(end: str, config: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "rig", "run", str(config), "--local", "--out", str(tmp_path / "out")]
+    process = subprocess.run(["/bin/sh", "-c", f"exec {shlex.join(words)} {end}"], cwd=ROOT, capture_output=True)
+    assert process.returncode == 0
+    assert read(tmp_path / "out")[-1]["type"] == "end"
+
+
+def test_name_that_stdout_cannot_encode_is_escaped(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "p\xfcffer.py").write_text("x = 1")
+    words = ["run", str(config), "--local", "--out", str(tmp_path / "out"), "--target", str(tmp_path / "p\xfcffer.py")]
+    process = subprocess.run(
+        [sys.executable, "-m", "rig", *words],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 1
+    assert last(process.stdout)["verdict"] == "FAIL"
 
 
 @pytest.mark.parametrize(("verdict", "code"), [("PASS", 0), ("FAIL", 1), ("HANG", 5), ("ERROR", 70)])

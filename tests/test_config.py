@@ -1,5 +1,6 @@
 """Each kind of bad config is one message with file and line; good ones are typed and complete."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def test_good_config_is_complete_and_frozen(tmp_path: Path) -> None:
         ("    params:", "    parms:", 11, "runs.0.parms: unknown key 'parms'; did you mean 'params'?"),
         ("version: 1\n", "", 1, "missing key 'version'"),
         ("scenario: slot_reuse", "mode: both", 8, "runs.0: missing key 'scenario'"),
-        ("version: 1", "version: 2", 1, "version: found int 2; expected 1"),
+        ("version: 1", "version: 2", 1, "version: found int 2; expected at most 1"),
+        ("version: 1", "version: true", 1, "version: found bool True; expected an integer"),
         ("seed: 3", "seed: '3'", 3, "seed: found str '3'; expected an integer"),
         ("seed: 3", "seed: true", 3, "seed: found bool True; expected an integer"),
         ("seed: 3", "seed: -1", 3, "seed: found int -1; expected at least 0"),
@@ -98,6 +100,12 @@ def test_good_config_is_complete_and_frozen(tmp_path: Path) -> None:
             11,
             "limits need timings, and mode is verify",
         ),
+        (
+            "    params",
+            "    mode: both\n    limits: {publsh_us_p50_max: 1}\n    params",
+            12,
+            "unknown operation 'publsh' in a limit; did you mean 'publish'?",
+        ),
         ("seed: 3", "name: u", 3, "key 'name' is given twice; the first is on line 2"),
         ("seed: 3", "seed: [3", 4, "not valid YAML"),
         ("seed: 3", "seed: *x", 3, "not valid YAML: found undefined alias"),
@@ -125,6 +133,7 @@ def test_bad_value_is_named_with_its_line(tmp_path: Path, old: str, new: str, li
         (b"\x01\x02\x03", ":1: not valid YAML"),
         (b"version: 1\n---\nversion: 1\n", "expected a single document in the stream but found another document"),
         (b"#" * (1 << 20) + b"#", "larger than 1 MiB"),
+        (b"[" * 100_000, ":1: nested too deeply"),
     ],
 )
 def test_file_that_is_no_config_is_named(tmp_path: Path, content: bytes, says: str) -> None:
@@ -192,6 +201,8 @@ def test_setting_is_typed_as_yaml(tmp_path: Path, setting: str, path: str, value
         ("=3", "expected path=value"),
         ("a..b=3", "expected path=value"),
         ("seed=[", "not valid YAML"),
+        ("seed=" + "[" * 10_000, "nested too deeply"),
+        ("a." * 10_000 + "b=1", "expected path=value"),
         ("seed=x", "--set seed=x: seed: found str 'x'; expected an integer"),
         ("sed=1", "--set sed=1: sed: unknown key 'sed'; did you mean 'seed'?"),
         ("runs.5.mode=both", "runs has 1 items; known: 0"),
@@ -241,3 +252,18 @@ def test_target_file_may_lie_beside_the_config(tmp_path: Path) -> None:
 def test_dotted_module_is_left_to_the_workers(tmp_path: Path, entry: str) -> None:
     assert load_config(write(tmp_path, GOOD), targets=[entry]).targets == (entry,)
     assert entry not in sys.modules
+
+
+def test_entry_that_plans_a_cell_of_another_is_named_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, GOOD + "  - {scenario: slot_reuse, sweep: {num_steps: [4, 5]}, params: {depth: 3}}\n")
+    assert complaint(path).startswith(f"{path}:12: runs.1: plans a cell that runs.0 plans too")
+
+
+def test_pipe_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "c.yaml")
+    assert "a pipe or a device; expected a config" in complaint(tmp_path / "c.yaml")
+
+
+def test_empty_name_is_no_folder() -> None:
+    with pytest.raises(UsageError, match="'': no config named"):
+        load_config("")

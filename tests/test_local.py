@@ -67,6 +67,22 @@ def test_target_that_swallows_everything_ends_with_the_process(tmp_path: Path) -
     assert out.splitlines()[-1].startswith("RIG verdict=HANG exit=5 report=")
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [a["verdict"] for a in report["assignments"]] == ["HANG", "INCOMPLETE"]
+    assert "s0 was lost during" in report["assignments"][1]["reason"]
+
+
+def test_second_signal_ends_at_once_with_the_last_line(tmp_path: Path) -> None:
+    swallow = "while True:\n        try: time.sleep(600)\n        except BaseException: pass"
+    process = launch(tmp_path, swallow, timeout_s=60)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "assignments" in line:
+            break
+    for _ in range(2):
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out.splitlines()[-1] == f"RIG verdict=INCOMPLETE exit=130 report={tmp_path / 'out' / 'report.json'}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,11 +1,13 @@
 """records.jsonl loses nothing that was appended, and reads back as it was."""
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from doubles import Tale, planned
+from doubles import Tale, latency, planned
 
 from rig import records
 from rig.errors import UsageError
@@ -104,3 +106,52 @@ def test_records_are_plain_json_lines(tmp_path: Path) -> None:
     path = written(tmp_path, Tale([ONE]).tell(ONE).ends()) / records.FILE
     types = [json.loads(line)["type"] for line in path.read_text().splitlines()]
     assert (types[0], types[-1]) == ("run", "end")
+
+
+def last_of(kind: str, **change: Any) -> Callable[[list[dict[str, Any]]], None]:
+    def edit(tale: list[dict[str, Any]]) -> None:
+        [r for r in tale if r["type"] == kind][-1].update(change)
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        last_of("run", plan=None),
+        last_of("run", plan=[{}]),
+        last_of("run", plan=[planned(limits={"fast": 1.0})]),
+        last_of("run", config=None),
+        last_of("run", config={}),
+        last_of("run", config={"backends": [], "reports": 3}),
+        last_of("run", seats=None),
+        last_of("run", expect={"gpus": "x"}),
+        last_of("run", id="x"),
+        last_of("seat", backends=3),
+        last_of("control", caught="yes"),
+        last_of("controls", num=None),
+        last_of("finding", summary=None),
+        last_of("assignment", id="x"),
+        last_of("assignment", verdict="FINE"),
+        last_of("assignment", assignment=None),
+        last_of("assignment", latency=[]),
+        last_of("assignment", latency={"publish": {"n": 1, "histogram": {"counts": [[1]]}}}),
+        last_of("assignment", checked_words="many"),
+        last_of("assignment", checked_words=-5),
+        last_of("assignment", elapsed_s=math.nan),
+        last_of("end", missing="x"),
+        lambda tale: tale.insert(2, tale[0] | {"id": "other/run/1/driver/0"}),
+        lambda tale: tale[-2].pop("verdict"),
+    ],
+)
+def test_edited_record_is_named_with_its_line(edit: Callable[[list[dict[str, Any]]], Any], tmp_path: Path) -> None:
+    whole = Tale([ONE]).find(ONE, "spill").tell(ONE, latency=latency("publish", 5)).ends()
+    tale = json.loads(json.dumps(whole))
+    edit(tale)
+    path = tmp_path / records.FILE
+    path.write_text("".join(json.dumps(record) + "\n" for record in tale))
+    number = next(n for n, record in enumerate(tale, start=1) if n > len(whole) or record != whole[n - 1])
+    with pytest.raises(UsageError) as caught:
+        read(tmp_path)
+    assert str(caught.value).startswith(f"{path}:{number}: ")
+    assert "\n" not in str(caught.value)

@@ -1,6 +1,8 @@
 """Reports render the digest alone: plain where nobody looks, whole where tools do."""
 
+import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -8,11 +10,16 @@ from doubles import CELL, Tale, latency, planned
 
 from rig import registry
 from rig.digest import digest
-from rig.progress import Progress
+from rig.progress import Live, Progress
 from rig.report import write_reports
 from rig.sources import target_spec
 
 ONE = planned(mode="both")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture(params=registry.names("reports"))
@@ -52,6 +59,54 @@ def test_console_report_is_plain_and_narrow_without_a_terminal(
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 100
     assert out.index("slot_reuse: slot_reuse it is") < out.index("unfenced_reuse") < out.index("scenario")
+
+
+def test_console_groups_findings_and_shows_the_simplest_cell_of_each_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = [planned(cell=f"{CELL},rows={10**n}") for n in range(9, 0, -1)]
+    tale = Tale(cells)
+    for cell in cells:
+        tale.find(cell, "spill").find(cell, "slot_reuse")
+    registry.load("reports", "console").write(digest(tale.ends()), tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("it is" in line for line in lines) == 2
+    assert sum(f"{CELL},rows=10@s0  failures/" in line for line in lines) == 2
+    assert "    and 8 more spill in slot_reuse, in report.json" in lines
+
+
+def test_console_breaks_no_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = planned(cell=f"{CELL},{'x' * 120}=1")
+    registry.load("reports", "console").write(digest(Tale([one]).find(one, "spill").ends()), tmp_path)
+    assert f"    {one['id']}  failures/1.yaml\n" in capsys.readouterr().out
+
+
+def test_format_that_breaks_does_not_cost_the_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(report: object, folder: Path) -> None:
+        raise UnicodeEncodeError("ascii", "\xfc", 0, 1, "no")
+
+    monkeypatch.setattr(registry.load("reports", "console"), "write", write)
+    assert write_reports(TALES["passed"](), tmp_path, formats=["console", "nowhere"]) == ("PASS", 0)
+    lines = capsys.readouterr().out.splitlines()
+    assert ["console" in lines[0], "nowhere" in lines[1]] == [True, True]
+    assert lines[-1].startswith("RIG verdict=PASS exit=0 report=")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_bar_stays_beside_a_long_assignment(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    live = Live(stream)
+    with live:
+        live.planned(60)
+        live.beat("s0", "slot_reuse:staging:sim:" + "x" * 200)
+        live._bar.refresh()
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue().rpartition("running: ")[0]).rpartition("\r")[2]
+    assert "\u2501" * 20 in last
+    assert " 0/60 " in last
 
 
 def test_last_line_comes_even_if_no_file_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

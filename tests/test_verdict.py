@@ -100,6 +100,12 @@ def test_broken_limit_beside_wrong_data_is_exit_one() -> None:
     assert verdict(tale.ends()) == ("FAIL", 1)
 
 
+def test_broken_limit_beside_something_incomplete_is_not_only_a_limit() -> None:
+    plan = [planned("s0", mode="both", limits={"publish_us_max_max": 1}), planned("s1", cell=f"{CELL},rows=1")]
+    tale = Tale(plan).tell(plan[0], latency=latency("publish", 9000)).tell(plan[1], verdict="INCOMPLETE")
+    assert verdict(tale.ends()) == ("FAIL", 1)
+
+
 def test_limit_without_samples_is_incomplete() -> None:
     one = planned(mode="both", limits={"apply_us_p99_max": 5})
     told = judge(Tale([one]).tell(one, latency=latency("publish", 5)).ends())
@@ -135,7 +141,13 @@ def test_pass_on_a_backend_without_any_control_is_incomplete() -> None:
 
 
 def test_controls_that_were_switched_off_are_not_missed() -> None:
-    assert verdict(Tale([ONE], controls=False).tell(ONE).ends()) == ("PASS", 0)
+    told = judge(Tale([ONE], controls=False).tell(ONE).ends())
+    assert (told.verdict, told.exit_code) == ("PASS", 0)
+    assert told.reasons == ("controls were off: no planted fault was tried on any seat",)
+
+
+def test_controls_that_were_switched_off_make_no_skip_a_pass() -> None:
+    assert verdict(Tale([ONE], controls=False).tell(ONE, verdict="SKIP").ends()) == ("SKIP", 4)
 
 
 def test_planned_assignment_without_a_record_is_incomplete() -> None:

@@ -18,6 +18,7 @@ from rig.stats import Histogram
 
 SUMMARY = "tables on standard output"
 _ROWS_MAX = 20
+_GROUPS_MAX = 5
 _PLAIN_WIDTH = 100
 _BRIEF_MAX = 240
 _IDS_MAX = 3
@@ -37,7 +38,7 @@ def write(report: dict[str, Any], folder: Path) -> None:
         *_tables(report, look),
         _foot(report),
     ):
-        console.print(part)
+        console.print(part, soft_wrap=isinstance(part, Text) and bool(part.no_wrap))
 
 
 class _Console(Console):
@@ -55,12 +56,20 @@ def _head(report: dict[str, Any]) -> Text:
 
 
 def _findings(report: dict[str, Any]) -> Iterator[Text]:
-    found = report["findings"]
-    for finding in found[:_ROWS_MAX]:
-        yield Text.assemble((f"{finding['kind']}: ", "bold red"), f"{finding['summary']}")
-        yield _note(f"{finding['assignment']}  {finding['replay'] or ''}")
-    if len(found) > _ROWS_MAX:
-        yield _note(f"and {len(found) - _ROWS_MAX} more findings in report.json")
+    """One fault shows in many cells: findings of one kind and scenario together, the simplest cell in full."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for finding in report["findings"]:
+        scenario = finding["assignment"].partition(":")[0]
+        groups.setdefault((finding["kind"], scenario), []).append(finding)
+    for (kind, scenario), found in list(groups.items())[:_GROUPS_MAX]:
+        simplest = min(found, key=lambda f: (len(f["assignment"]), f["assignment"]))
+        yield Text.assemble((f"{kind}: ", "bold red"), _brief(simplest["summary"]))
+        yield _note(f"{simplest['assignment']}  {simplest['replay'] or ''}")
+        if len(found) > 1:
+            yield _note(f"and {len(found) - 1} more {kind} in {scenario}, in report.json")
+    if len(groups) > _GROUPS_MAX:
+        more = sum(map(len, list(groups.values())[_GROUPS_MAX:]))
+        yield _note(f"and {more} more findings of other kinds or scenarios in report.json")
 
 
 def _troubles(report: dict[str, Any]) -> Iterator[Text]:

@@ -1,0 +1,184 @@
+"""What verdict and reports take for granted about records, checked when they are read from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from rig import limits, problems
+from rig.errors import UsageError
+from rig.marks import Marks
+from rig.stats import NUM_BUCKETS, SUB_BUCKETS
+
+
+def _is_id(text: str) -> str:
+    if text.count("/") < 4 or not text.rpartition("/")[2].isdecimal():
+        raise ValueError("run/subject/attempt/incarnation/seq")
+    return text
+
+
+def _is_limit(name: str) -> str:
+    if limits.parse(name) is None:
+        raise ValueError(limits.FORM)
+    return name
+
+
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+Verdict = Literal["SKIP", "PASS", "INCOMPLETE", "FAIL", "HANG", "INVALID", "ERROR"]
+
+
+class Shape(BaseModel):
+    """No conversions; keys that nobody relies on may be there."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Kept(Shape):
+    id: Annotated[str, AfterValidator(_is_id)]
+    seat: str = ""
+    incarnation: str = ""
+
+
+class Planned(Shape):
+    id: str
+    scenario: str
+    target: str
+    seat: str
+    backend: str
+    mode: Literal["verify", "measure", "both"]
+    params: dict[str, Any]
+    limits: dict[Annotated[str, AfterValidator(_is_limit)], float]
+
+
+class PlannedSeat(Shape):
+    id: str
+
+
+class Config(Shape):
+    reports: list[str]
+    backends: list[str]
+
+
+class Target(Shape):
+    name: str
+    path: str | None = None
+
+
+class Run(Kept):
+    run: str
+    name: str
+    seed: int
+    controls: bool
+    config: Config
+    config_file: str | None
+    overrides: list[str]
+    transport: str
+    targets: dict[str, Target]
+    expect: dict[str, Count]
+    found: dict[str, Count]
+    seats: list[PlannedSeat]
+    plan: list[Planned]
+
+
+class Backend(Shape):
+    name: str
+    probe: str
+
+
+class Seat(Kept):
+    seat: str
+    incarnation: str
+    node: str | None
+    device: str | None
+    uuid: str | None
+    backends: list[Backend]
+    environment: dict[str, Any]
+    versions: dict[str, Any] = {}
+
+
+class Control(Kept):
+    seat: str
+    name: str
+    backend: str
+    expected_kind: str
+    caught: bool | None
+    detail: str
+
+
+class Controls(Kept):
+    seat: str
+    num: Count
+
+
+class Finding(Kept):
+    assignment: str
+    kind: str
+    summary: str
+    first: dict[str, Any] | None = None
+    overwriter: dict[str, Any] | None = None
+
+
+class Histogram(Shape):
+    sub_buckets: Annotated[int, Field(ge=SUB_BUCKETS, le=SUB_BUCKETS)]
+    n: Count
+    max_ns: Count
+    counts: list[Annotated[list[Annotated[int, Field(ge=0, lt=1 << 53)]], Field(min_length=2, max_length=2)]]
+
+
+class Latency(Shape):
+    n: Count
+    histogram: Histogram
+
+
+class Assignment(Kept):
+    assignment: str
+    verdict: Verdict
+    reason: str
+    attempt: Count
+    elapsed_s: Seconds
+    checked_words: Count
+    findings: list[str]
+    latency: dict[str, Latency]
+    coverage: dict[str, Any]
+
+
+class Lost(Kept):
+    seat: str
+    verdict: Verdict
+    during: str
+    reason: str
+
+
+class End(Kept):
+    elapsed_s: Seconds | None = None
+    interrupted: str | None = None
+    error: str | None = None
+    missing: list[str] | None = None
+    num_duplicates: Count | None = None
+
+
+_SHAPES: dict[str, type[Kept]] = {
+    **{"run": Run, "seat": Seat, "control": Control, "controls": Controls, "finding": Finding},
+    **{"assignment": Assignment, "lost": Lost, "end": End},
+}
+
+
+def check(records: Sequence[dict[str, Any]], path: Path) -> None:
+    """`UsageError` with file and line for the first record that was not written by a run."""
+    for number, record in enumerate(records, start=1):
+        place = f"{path}:{number}"
+        shape = _SHAPES.get(record["type"], Kept)
+        try:
+            told = shape.model_validate(record)
+        except ValidationError as error:
+            raise UsageError(problems.of_model(error, Marks(place), shape)) from None
+        if shape is Run and number > 1:
+            raise UsageError(f"{place}: a second run record; expected the records of one run")
+        if isinstance(told, Assignment):
+            for op, latency in told.latency.items():
+                if any(index >= NUM_BUCKETS for index, _ in latency.histogram.counts):
+                    raise UsageError(f"{place}: latency.{op}: a bucket beyond the last one, {NUM_BUCKETS - 1}")
