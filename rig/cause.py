@@ -13,6 +13,7 @@ import numpy as np
 from rig.model import Expected, Track
 from rig.ops import Make
 from rig.trace import FREED, POISON, ZEROS, Origin, Sample, trace
+from rig.traits import one_line
 from rig.words import Bits, Mark, Payload
 
 KINDS = ("use_after_free", "spill", "slot_reuse", "stale_alias", "lost_write", "wrong_winner", "corruption")
@@ -34,7 +35,7 @@ class Finding:
         return {
             "type": "finding",
             "kind": self.kind,
-            "summary": self.summary,
+            "summary": one_line(self.summary),
             "assignment": assignment,
             "first": self.first,
             "overwriter": self.overwriter,
@@ -50,6 +51,7 @@ class Sighting:
     step: int
     slot: int | None
     in_flight: int
+    owned: bool = False  # not a slot: a staged tensor, or the caller's own copy
 
 
 def explain(
@@ -175,6 +177,8 @@ def _what(wrong: _Wrong, flight: str) -> str:
             moved = ", ".join(f"{n:+d} {unit}" for n, unit in ((down, "rows"), (right, "offsets")) if n)
             return f"returned {words} for row {home[0]}, offset {home[1]}: written {moved or 'to another tensor'} off"
         case "slot_reuse":
+            if seen.owned:
+                return f"returned {words}: read words of a later {'write' if step == seen.step else 'step'}"
             early = seen.step + seen.in_flight - step  # it may be written again in the step that settles its readers
             when = "within its step" if step == seen.step else f"{early} step{'s' if early > 1 else ''} early"
             return f"returned {words}: slot reused {when} ({flight})"

@@ -16,6 +16,7 @@ import numpy as np
 from rig import ops
 from rig.cause import Finding
 from rig.target import MissingNameError, NeedsGpuError, Target, TargetRaisedError
+from rig.traits import is_interrupt
 from rig.words import Bits, Form, Mark, Payload
 
 PUBLISHING = ops.Publish | ops.CopyToGpu | ops.PublishBacked | ops.Expose
@@ -135,9 +136,11 @@ def _perform(
         begin = clock_ns()
         result = call()
         elapsed_ns = clock_ns() - begin
-    except (KeyboardInterrupt, MissingNameError, NeedsGpuError):
+    except (MissingNameError, NeedsGpuError):
         raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         if isinstance(op, ops.Stage | ops.StageElem) and op.beyond:
             observer.refused(op, error)
             return
@@ -153,9 +156,9 @@ def _end_step(op: ops.Step, target: Target, observer: Observer, clock_ns: Callab
         begin = clock_ns()
         target.end_step()
         elapsed_ns = clock_ns() - begin
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise TargetRaisedError(f"end of step {op.number - 1}") from error
     yield from observer.after(Performed(EndStep(), Mark(op.number, 0), None, None, elapsed_ns))
 

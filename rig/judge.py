@@ -16,7 +16,7 @@ from rig.drive import DeadlineError, Observer, Progress, StopDriveError, drive
 from rig.measure import Measure
 from rig.readers import AtOnce, Late, Readers
 from rig.target import MissingNameError, NeedsGpuError, Target, TargetRaisedError
-from rig.traits import built_on_ours, is_device_error
+from rig.traits import built_on_ours, is_device_error, is_interrupt, one_line, optional
 from rig.verify import Checked, Verify
 from rig.words import Payload
 
@@ -40,8 +40,8 @@ class Cell:
 
 @dataclass(slots=True)
 class Result:
-    """What a pass came to. `skip` says why it was not run, `note` or `hang` why it ended early; with `device_lost` the
-    process cannot use its device any more."""
+    """What a pass came to. `skip` says why it was not run, `note` or `hang` what was not looked at; with
+    `device_lost` the process cannot use its device any more."""
 
     skip: str | None = None
     note: str | None = None
@@ -85,7 +85,13 @@ def raised(error: BaseException, doing: str) -> Finding:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((_OWN, "<frozen"))]
     shipped = [f for f in frames if f.filename.startswith("<")]  # of a file target; before what it called
     where = [f" ({f.filename.strip('<>')}:{f.lineno} in {f.name})" for f in (shipped or frames)[-1:]]
-    return Finding(kind="exception", summary=f"{doing} raised {type(error).__name__}: {error}{''.join(where)}")
+    text = str(error)
+    if isinstance(error, SyntaxError):  # whose own text names the file in our brackets
+        text, where = error.msg, [f" ({(error.filename or '').strip('<>')}:{error.lineno})"]
+    return Finding(
+        kind="exception",
+        summary=f"{doing} raised {type(error).__name__}{f': {one_line(text)}' if text else ''}{''.join(where)}",
+    )
 
 
 _OWN = __file__.removesuffix("judge.py")
@@ -119,7 +125,7 @@ def _manager_for(module: Any, cell: Cell, sim: Any) -> Any:
     import staging
     from staging.backends.sim import SimBackend
 
-    kind = getattr(module, "DeviceMemoryManager", None)
+    kind = optional(module, "DeviceMemoryManager")
     if not (isinstance(kind, type) and issubclass(kind, staging.DeviceMemoryManager)):
         if not any(built_on_ours(value) for value in vars(module).values()):
             return None
@@ -135,7 +141,12 @@ def _guarded(
     """Drive the cell; what the target does wrong becomes findings, what ends the pass early a note."""
     target = bench.target
     scenario = registry.load("scenarios", bench.cell.scenario)
+    if target.reads not in (None, "stream_ordered"):
+        yield Finding(kind="exception", summary=f'RIG_READS may be "stream_ordered" or absent, not {target.reads!r}')
+        return
     result.skip = scenario.skip_reason(bench.cell.params, fenced=target.fenced)
+    if target.stream_ordered and bench.sim is not None:
+        result.note = "races were not judged here: the target's publishes are stream-ordered, which only a GPU shows"
     try:
         if result.skip is None:
             yield from drive(bench.cell.stream(), target=target, observer=observer, payload=payload, progress=progress)
@@ -162,7 +173,7 @@ def _guarded(
 def _close(close: Callable[[], None]) -> Iterator[Finding]:
     try:
         close()
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         yield raised(error, "close of the manager")

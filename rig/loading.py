@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from rig import registry
+from rig.traits import is_interrupt
 
 _numbers = itertools.count()
 
@@ -26,7 +27,7 @@ class ImportFailedError(Exception):
 def loaded(spec: Mapping[str, Any], *, device: torch.device) -> Iterator[Any]:
     """The target of `spec` ({name, kind, module, source, path}), imported anew if it is a file.
 
-    Raises ImportFailedError chaining whatever the import raised, KeyboardInterrupt excepted.
+    Raises ImportFailedError chaining whatever the import raised, unless the rig itself interrupted it.
     """
     if spec["kind"] == "builtin":
         name, _, fault = spec["name"].partition(":")
@@ -55,7 +56,7 @@ def _module_of(spec: Mapping[str, Any]) -> ModuleType:
 def _blamed(call: Any) -> Any:
     try:
         return call()
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if is_interrupt(error):
+            raise
         raise ImportFailedError(f"{type(error).__name__}: {error}") from error

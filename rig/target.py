@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 
 from rig import ops, values
-from rig.traits import built_on_ours, needs_gpu, takes, takes_guard
+from rig.traits import built_on_ours, is_interrupt, needs_gpu, optional, takes, takes_guard, takes_tables
 from rig.words import Bits, Form
 
 _CLASSES = {
@@ -39,7 +38,7 @@ class Target:
     """One module's objects, by name, on one device.
 
     `fenced`: its pools take `guard`, so every cell is in contract. `own`: it has a manager of our library, which knows
-    steps. `stream_ordered`: it says that its publishes are work of the stream, too.
+    steps. `stream_ordered`: it says that its publishes are work of the stream, too. `given`: the list of the last call.
     """
 
     def __init__(self, module: Any, *, device: torch.device, manager: Any = None) -> None:
@@ -51,7 +50,9 @@ class Target:
         self._tables: dict[tuple[str, ...], tuple[torch.Tensor, torch.Tensor]] = {}
         self.fenced = takes_guard(module)
         self.own = manager is not None
-        self.stream_ordered = getattr(module, "RIG_READS", None) == "stream_ordered"
+        self.reads = optional(module, "RIG_READS")
+        self.stream_ordered = self.reads == "stream_ordered"
+        self.given: list[Any] = []
 
     def make(self, op: ops.Make) -> Callable[[], Any]:
         """The constructor's call; NeedsGpuError and MissingNameError come from calling it."""
@@ -118,7 +119,9 @@ class Target:
                 return getattr(thing, attribute)
             except AttributeError:
                 continue
-            except Exception as error:
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
                 raise TargetRaisedError(f"`{name}`.{attribute}") from error
         raise MissingNameError(f"{type(thing).__name__} has neither `device_tensor` nor `gpu`")
 
@@ -180,8 +183,7 @@ class Target:
 
     def _fused_apply(self, op: ops.FusedApply) -> Callable[[], Any]:
         apply, tensors = self._method(op.name, "apply"), [self.objects[name] for name in op.tensors]
-        wanted = inspect.signature(apply).parameters.values()
-        if all(p.default is None for p in wanted if p.name in ("output_ptrs", "output_strides")):
+        if not takes_tables(apply):
             return partial(apply, tensors)
         if op.tensors not in self._tables:
             outputs = [self.handle(name) for name in op.tensors]
@@ -199,17 +201,28 @@ class Target:
         assert bits is not None
         form = self.forms[op.name]
         if isinstance(op, ops.Publish | ops.CopyToGpu):
-            return values.convert(form, bits, num_rows=op.num_rows, via=op.via)
-        return values.flat(form, bits, via=op.via if isinstance(op, ops.Stage) else "list")
+            given = values.convert(form, bits, num_rows=op.num_rows, via=op.via)
+        else:
+            given = values.flat(form, bits, via=op.via if isinstance(op, ops.Stage) else "list")
+        self.given = given if isinstance(given, list) else []
+        return given
 
     def _class(self, name: str) -> Any:
-        if not hasattr(self.module, name):
-            raise MissingNameError(f"the target has no name `{name}`")
-        return getattr(self.module, name)
+        return _named(self.module, name, f"the target has no name `{name}`")
 
     def _method(self, name: str, method: str) -> Callable[..., Any]:
         thing = self.objects[name]
-        if not hasattr(thing, method):
-            raise MissingNameError(f"`{type(thing).__name__}` has no method `{method}`")
-        bound: Callable[..., Any] = getattr(thing, method)
+        bound: Callable[..., Any] = _named(thing, method, f"`{type(thing).__name__}` has no method `{method}`")
         return bound
+
+
+def _named(owner: Any, name: str, missing: str) -> Any:
+    """An attribute of the target; whatever goes wrong on the way is the target's."""
+    try:
+        return getattr(owner, name)
+    except AttributeError as error:
+        raise MissingNameError(missing) from error
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise TargetRaisedError(f"`{name}`") from error

@@ -18,6 +18,7 @@ from rig.cause import Finding
 from rig.drive import Progress
 from rig.judge import Cell, Result, device_of, measure, raised, verify
 from rig.loading import ImportFailedError, loaded
+from rig.traits import one_line
 
 _CPU_BACKENDS = ("sim", "cpu")
 
@@ -34,6 +35,8 @@ class Worker:
         self._progress = Progress()
         self._proofs: dict[str, str | None] = {}
         self._lost_in: str | None = None  # the assignment that cost this process its device
+        self._guest: str | None = None  # the target whose code ran last, if it is not the rig's own
+        self._unfit: str | None = None  # why this process can judge nothing any more
         if device == "cpu":
             os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a target defines its kernels
         else:
@@ -112,6 +115,9 @@ class Worker:
         if reason := self._unsuited(backend, target):
             body.skip(reason)
             return
+        if self._spoilt(backend, target):
+            body.verdict, body.reason = "INCOMPLETE", self._unfit or ""
+            return
         cell = Cell(
             scenario=assignment["scenario"],
             params=assignment["params"],
@@ -129,12 +135,29 @@ class Worker:
                 with loaded(target, device=cell.device) as module:
                     body.measured(self._noted((yield from measure(cell, module, progress=self._progress)), assignment))
         except ImportFailedError as error:
+            if target["kind"] == "builtin" and isinstance(error.__cause__, ModuleNotFoundError):
+                body.skip(f"not installed here: {error.__cause__}")
+                return
             yield raised(error.__cause__ or error, f"import of {assignment['target']}")
 
     def _noted(self, result: Result, assignment: Mapping[str, Any]) -> Result:
         if result.device_lost:
             self._lost_in = assignment["id"]
         return result
+
+    def _spoilt(self, backend: str, target: Mapping[str, Any]) -> bool:
+        """Whether an earlier target's code left this process unfit to judge: a control tells, when targets change."""
+        before, self._guest = self._guest, target["name"] if _is_foreign(target) else None
+        if before is not None and before != target["name"] and self._unfit is None:
+            control = next(c for c in controls.CONTROLS if backend in c.backends)
+            try:
+                record = controls.check(control, backend=backend, device=self.device, seat=self.seat)
+                detail = None if record["caught"] else record["detail"]
+            except Exception as error:
+                detail = f"{type(error).__name__}: {error}"
+            if detail is not None:
+                self._unfit = f"target {before} left this process unfit to judge: control {control.fault}: {detail}"
+        return self._unfit is not None
 
     def _unsuited(self, backend: str, target: Mapping[str, Any]) -> str | None:
         """Why this seat cannot judge a target on a backend, or None."""
@@ -196,6 +219,8 @@ class _Body:
         if self.findings and verdict in ("PASS", "SKIP"):
             more = f" (and {len(self.findings) - 1} more)" if len(self.findings) > 1 else ""
             verdict, reason = "FAIL", "; ".join(filter(None, [self.findings[0].summary + more, reason]))
+        if verdict != "ERROR":  # a traceback of ours keeps its lines
+            reason = one_line(reason)
         asked = {key: self.assignment[key] for key in ("id", "scenario", "target", "seat", "backend", "mode", "params")}
         return {
             "type": "assignment",

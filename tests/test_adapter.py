@@ -12,7 +12,7 @@ from targets.faults import PLAIN, planted
 
 from rig import ops, values
 from rig.loading import ImportFailedError, loaded
-from rig.target import MissingNameError, Target
+from rig.target import MissingNameError, Target, TargetRaisedError
 from rig.traits import needs_gpu, takes_guard
 from rig.words import Form, Mark, Payload
 
@@ -113,6 +113,52 @@ def test_fused_apply_gets_none_where_they_default_to_none():
     assert fused(apply) == (None, None)
 
 
+@pytest.mark.parametrize("given", ["tensors, ptrs, strides", "*args", "tensors, *more", "*args, **keywords"])
+def test_fused_apply_gets_its_tables_whatever_its_parameters_are_called(given):
+    space = {}
+    exec(f"def make(seen):\n    return lambda self, {given}: seen.append(locals())", space)
+    seen = fused(space["make"])
+    assert (
+        sum(
+            isinstance(x, torch.Tensor)
+            for value in seen.values()
+            for x in (value if isinstance(value, tuple) else (value,))
+        )
+        == 2
+    )
+
+
+def test_fused_apply_of_the_tensors_alone_gets_no_tables():
+    assert len(fused(lambda seen: lambda self, tensors: seen.append(tensors))) == 2
+
+
+def test_a_module_that_cannot_be_asked_for_what_it_lacks_is_judged_by_what_it_has():
+    source = PLAIN + "\ndef __getattr__(name):\n    raise RuntimeError(name)\n"
+    found, _ = performed([ops.Make(name="p", what="pool", size=4), ops.Publish(name="p", num_rows=4)], plain(source))
+    assert not found
+    module = plain(source)
+    del module.UvaBufferPool
+    with pytest.raises(TargetRaisedError):
+        performed([ops.Make(name="p", what="pool", size=4)], module)
+
+
+def test_a_tensor_that_cannot_be_looked_at_is_a_finding():
+    source = (
+        PLAIN
+        + """
+class Shy(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, *args):
+        raise RuntimeError("no touching")
+
+UvaBufferPool.copy_to_uva = lambda self, x: torch.zeros(4, dtype=torch.int32).as_subclass(Shy)
+"""
+    )
+    found, _ = performed([ops.Make(name="p", what="pool", size=4), ops.Publish(name="p", num_rows=4)], plain(source))
+    assert [finding.kind for finding in found] == ["dtype"]
+    assert "cannot be looked at: RuntimeError: no touching" in found[0].summary
+
+
 PASSED = [(dtype, via) for dtype in values.TORCH for via in ops.VIAS if (dtype, via) != ("bfloat16", "ndarray")]
 
 
@@ -139,11 +185,15 @@ def test_a_file_is_executed_anew_and_its_source_can_be_found_in_tracebacks():
 
 
 def test_an_import_that_raises_anything_is_the_targets():
-    for text in ("raise OSError('x')", "raise SystemExit(3)", "def broken(:", "import no_such_module_anywhere"):
+    for text in (
+        "raise OSError('x')",
+        "raise SystemExit(3)",
+        "raise KeyboardInterrupt",
+        "def broken(:",
+        "import no_such_module_anywhere",
+    ):
         with pytest.raises(ImportFailedError), loaded(spec("mine", text), device=CPU):
             pass
-    with pytest.raises(KeyboardInterrupt), loaded(spec("mine", "raise KeyboardInterrupt"), device=CPU):
-        pass
 
 
 def test_a_module_by_name_is_a_target():
@@ -163,6 +213,10 @@ def test_a_module_by_name_is_a_target():
         (TypeError("cuda() takes no arguments"), False),
         (ValueError("size must be positive"), False),
         (RuntimeError("out of slots"), False),
+        (RuntimeError("cuda stream table is full"), False),
+        (ValueError("a pinned resident tensor may have at most 512 columns"), False),
+        (RuntimeError("Found no NVIDIA driver on your system."), True),
+        (RuntimeError("0 active drivers ([]). There should only be one."), True),
     ],
 )
 def test_only_a_lack_of_hardware_is_a_lack_of_hardware(error, wants_gpu):

@@ -1,6 +1,7 @@
 """The loop: in lock step, at the engine's pace, and nothing the target does gets past it."""
 
 import itertools
+import signal
 
 import pytest
 from cells import CPU, judged, performed, plain
@@ -8,6 +9,7 @@ from targets.faults import planted
 
 from rig import ops
 from rig.drive import DeadlineError, Performed, Progress, drive
+from rig.interrupts import Interrupts
 from rig.target import MissingNameError, Target, TargetRaisedError
 from rig.words import Payload
 
@@ -116,14 +118,26 @@ def test_readers_settle_before_an_exception_ends_the_stream():
     assert log.said[-1] == ("settle", None)
 
 
-def test_an_interrupt_is_nobodys_fault():
-    module = plain()
+def test_an_interrupt_is_nobodys_fault_unless_the_target_raises_it_itself():
+    module, interrupts = plain(), Interrupts()
 
     def interrupted(self, x):
-        raise KeyboardInterrupt
+        with interrupts.raising():
+            signal.raise_signal(signal.SIGINT)
 
     module.UvaBufferPool.copy_to_uva = interrupted
-    with pytest.raises(KeyboardInterrupt):
+    interrupts.listen()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            logged(steps(3, in_flight=1), module)
+    finally:
+        interrupts.restore()
+
+    def interrupting(self, x):
+        raise KeyboardInterrupt
+
+    module.UvaBufferPool.copy_to_uva = interrupting
+    with pytest.raises(TargetRaisedError):
         logged(steps(3, in_flight=1), module)
 
 

@@ -4,8 +4,8 @@ import json
 import random
 
 import pytest
-from cells import judged
-from targets.faults import FAULTS
+from cells import judged, performed, plain
+from targets.faults import FAULTS, PLAIN
 
 from rig import ops, registry
 from rig.controls import defaults
@@ -111,6 +111,11 @@ EXPECTED = {
     "publish_raises": ("slot_reuse", "cpu", "exception"),
     "constructor_raises": ("slot_reuse", "cpu", "exception"),
     "no_staged_tensor": ("ragged_writes", "cpu", "exception"),
+    "input_zeroed": ("slot_reuse", "cpu", "corruption"),
+    "copy_is_slot": ("slot_reuse", "cpu", "slot_reuse"),
+    "copy_is_reused": ("slot_reuse", "cpu", "slot_reuse"),
+    "staged_moves": ("ragged_writes", "cpu", "stale_alias"),
+    "keeps_callers_list": ("ragged_writes", "cpu", "lost_write"),
     "no_apply": ("fused_apply", "cpu", "exception"),
 }
 
@@ -120,12 +125,36 @@ def test_a_planted_fault_is_found_as_what_it_is(fault):
     scenario, backend, kind = EXPECTED[fault]
     overlap = {"overlap": True} if fault == "first_writer_wins" else {}
     judgement = judged(scenario, fault, backend, num_steps=30, **overlap)
+    assert "read words of a later" in judgement.found[0].summary or not fault.startswith("copy_")
     assert kind in judgement.kinds, [finding.summary for finding in judgement.found]
 
 
 def test_no_planted_fault_is_forgotten():
     elsewhere = {"constructor_pins", "import_raises"}  # tests/test_adapter.py, tests/test_worker.py
     assert set(EXPECTED) | elsewhere == set(FAULTS)
+
+
+def test_an_old_alias_of_a_uva_buffer_is_live():
+    source = PLAIN.replace("class NonUvaBuffer:", "_live = UvaBuffer.uva\n\n\nclass NonUvaBuffer:")
+    source += "\nUvaBuffer.uva = lambda self, n=None: _live(self, n).clone()\n"
+    stream = [ops.Make(name="u", what="uva", size=9)]
+    for number in range(1, 4):
+        stream += [ops.Step(number=number, in_flight=1), ops.Settle(), ops.Expose(name="u", num_rows=3 * number)]
+        stream += [ops.Read(name="u")]
+    assert not performed(stream, plain())[0]
+    found, _ = performed(stream, plain(source))
+    assert [finding.kind for finding in found] == ["stale_alias"]
+
+
+def test_a_copy_and_a_pool_that_grew_have_no_slot_numbers():
+    stream = [ops.Make(name="p", what="pool", size=8, depth=2)]
+    for number in range(1, 9):
+        stream += [ops.Step(number=number, in_flight=2), ops.CopyToGpu(name="p", num_rows=8), ops.Read(name="p")]
+    _, observer = performed(stream, plain())
+    assert not observer._slots
+    grown = [*stream[:1], ops.Publish(name="p", num_rows=8), ops.Publish(name="p", num_rows=9)]
+    _, observer = performed([*grown, ops.Publish(name="p", num_rows=8)], plain())
+    assert list(observer._slots.values()) == [0]
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3])

@@ -1,7 +1,9 @@
 """A seat: what it says of itself, and a record for whatever happens."""
 
 import json
+from importlib.util import find_spec
 
+import numpy as np
 import pytest
 from cells import spec
 from targets.faults import PLAIN, planted
@@ -91,6 +93,10 @@ def test_an_error_of_the_rig_is_no_verdict_on_the_target(worker):
         (assignment(backend="cuda_uva"), spec("staging"), "needs a GPU: backend cuda_uva on a CPU seat"),
         (assignment(in_flight=3), spec("t", PLAIN), "beyond contract"),
         (assignment("fused_apply", dtypes=["float32"]), spec("t", PLAIN), "beyond contract"),
+        pytest.param(
+            *(assignment(), spec("vllm"), "not installed here: No module named 'vllm'"),
+            marks=pytest.mark.skipif(find_spec("vllm") is not None, reason="here it is installed"),
+        ),
     ],
 )
 def test_what_is_not_judged_says_why(worker, asked, target, reason):
@@ -110,6 +116,37 @@ def test_after_a_lost_device_nothing_is_blamed_on_the_targets_that_follow():
     assert (body["verdict"], body["findings"]) == ("FAIL", ["exception"])
     found, body = run(own, assignment(), spec("staging"))
     assert (body["verdict"], body["reason"], found) == ("INCOMPLETE", "the device was lost in guilty", [])
+
+
+def test_after_a_target_that_spoils_the_process_nothing_is_judged_in_it(monkeypatch):
+    own = Worker(seat="s0", device="cpu", seed=7)
+    monkeypatch.setattr(np, "array_equal", np.array_equal)
+    run(own, assignment(), spec("harmless", PLAIN))
+    _, body = run(own, assignment(), spec("staging"))
+    assert body["verdict"] == "PASS"
+    run(own, assignment(), spec("guilty", PLAIN + "\nnp.array_equal = lambda a, b: True\n"))
+    for target in (spec("t", planted("one_step_early")), spec("staging")):
+        found, body = run(own, assignment(), target)
+        assert (body["verdict"], found) == ("INCOMPLETE", [])
+        assert body["reason"].startswith("target guilty left this process unfit to judge: control unfenced_reuse: not")
+
+
+@pytest.mark.parametrize(
+    ("source", "verdict", "reason"),
+    [
+        ("raise KeyboardInterrupt", "FAIL", "import of t raised KeyboardInterrupt (t:1 in <module>)"),
+        ("x = (", "FAIL", "import of t raised SyntaxError: '(' was never closed (t:1)"),
+        ("raise OSError('\\x1b[31m\\n' + 'x' * 3_000_000)", "FAIL", "import of t raised OSError: \\x1b[31m\\nxxx"),
+        (PLAIN + '\nRIG_READS = "stream-ordered"\n', "FAIL", 'RIG_READS may be "stream_ordered" or absent, not'),
+        (PLAIN + '\nRIG_READS = "stream_ordered"\n', "PASS", "races were not judged here: "),
+    ],
+    ids=["interrupt", "syntax", "long", "reads", "stream_ordered"],
+)
+def test_a_record_says_in_one_short_line_what_was_wrong_or_not_judged(worker, source, verdict, reason):
+    _, body = run(worker, assignment(), spec("t", source))
+    assert body["verdict"] == verdict
+    assert body["reason"].startswith(reason)
+    assert len(body["reason"]) < 2200
 
 
 def test_an_assignment_out_of_time_hangs(worker):

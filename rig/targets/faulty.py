@@ -97,7 +97,7 @@ def _first_writer_wins(staging: Any) -> dict[str, Any]:
             self._held: list[tuple[int, int, Any]] = []
 
         def stage_write(self, index: int, start: int, x: Any) -> None:
-            self._held.append((index, start, x))
+            self._held.append((index, start, list(x)))
 
         def stage_write_elem(self, index: int, x: Any) -> None:
             self._held.append((index, 0, [x]))

@@ -38,11 +38,12 @@ class _OnDevice:
 
 
 class UvaBuffer(_OnDevice):
-    """A host tensor and snapshots of it."""
+    """A host tensor and its twin in device memory, which `uva` brings up to date."""
 
     def __init__(self, size: Size, dtype: torch.dtype) -> None:
         self.dtype = dtype
         self.cpu = torch.zeros(size, dtype=dtype)
+        self._twin = self.fresh(self.cpu, dtype)
 
     @property
     def np(self) -> np.ndarray[Any, Any]:
@@ -50,7 +51,8 @@ class UvaBuffer(_OnDevice):
         return array
 
     def uva(self, n: int | None = None) -> torch.Tensor:
-        return self.fresh(self.cpu if n is None else self.cpu[:n], self.dtype)
+        part = self._twin if n is None else self._twin[:n]
+        return part.copy_(self.cpu if n is None else self.cpu[:n])
 
 
 class NonUvaBuffer(UvaBuffer):
@@ -75,12 +77,12 @@ class UvaBackedTensor(UvaBuffer):
 
     def __init__(self, size: Size, dtype: torch.dtype, max_concurrency: int | None = None) -> None:
         super().__init__(size, dtype)
-        self.gpu = self.uva()
+        self.gpu = self.fresh(self.cpu, dtype)
         self._earlier: deque[torch.Tensor] = deque(maxlen=_STEPS_MAX)
 
     def copy_to_uva(self, n: int | None = None) -> torch.Tensor:
         self._earlier.append(self.gpu)
-        self.gpu = self.uva(n)
+        self.gpu = self.fresh(self.cpu if n is None else self.cpu[:n], self.dtype)
         return self.gpu
 
 

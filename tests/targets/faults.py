@@ -61,6 +61,15 @@ FAULTS = {
     ),
     "no_staged_tensor": ("class StagedWriteTensor:", "class SomethingElse:"),
     "no_apply": ("    def apply_write(self):", "    def apply_later(self):"),
+    "input_zeroed": ("        slot.cpu[: len(x)] = x\n", "        slot.cpu[: len(x)] = x\n        x.zero_()\n"),
+    "copy_is_slot": ("return view.clone() if out is None", "return view if out is None"),
+    "copy_is_reused": (
+        "        return view.clone() if out is None",
+        "        self._copy = vars(self).get('_copy', view.new_zeros(4096))\n"
+        "        return self._copy[: len(view)].copy_(view) if out is None",
+    ),
+    "staged_moves": ("        flat, width", "        self.gpu = self.gpu.clone()\n        flat, width"),
+    "keeps_callers_list": ("        x = list(x)\n", ""),
     "import_raises": ("_default_depth = 2\n\n", "_default_depth = 2\nraise OSError('no such library')\n"),
     "gpu_float_bits": (
         "= torch.tensor(x, dtype=self.dtype).to(self.gpu.device)\n",
