@@ -49,7 +49,7 @@ class UvaBackedTensor(Exclusive):
         self.pool = UvaBufferPool(size, dtype, max_concurrency, guard=guard, manager=self.manager)
         self.max_concurrency = self.pool.max_concurrency
         self._group: BackedGroup | None = None
-        self._place = Place(0, 0)
+        self._place = Place(0, self.shape, dtype)
         raw = self._host_bytes(guard)
         self.np: Array = raw.view(carrier(dtype)).reshape(self.shape)
         self.cpu = torch.from_numpy(self.np)
@@ -60,20 +60,29 @@ class UvaBackedTensor(Exclusive):
         self._dirty_from = 0  # the lowest row changed since, by the caller's word
         self._epoch = 0 if self._group is None else self._group.epoch  # the last publish of the group that was seen
         self._in_group = False  # whether the current contents lie in the group's slot
-        self.device_tensor = self._publish(self.shape[0])
-        if self._group is not None:
-            self._group.join(self, self._place)
-        else:
+        self._own: torch.Tensor | None = None  # what `device_tensor` is, unless it is the group's part
+        self._publish(self.shape[0])
+        if self._group is None:
             self.manager.published.add_single(self)
 
     def _host_bytes(self, guard: Guard | None) -> Array:
         """Zeroed memory for the host array: a group's, if one takes the tensor."""
-        nbytes, compares = nbytes_of(self.shape, self.dtype), self.tracking == "compare"
-        found = group_of(self.manager, self.max_concurrency, guard, compares=compares, nbytes=nbytes)
+        compares = self.tracking == "compare"
+        found = group_of(
+            self.manager, self.shape, self.dtype, depth=self.max_concurrency, guard=guard, compares=compares
+        )
         if found is None:
-            return np.zeros(nbytes, np.uint8)
+            return np.zeros(nbytes_of(self.shape, self.dtype), np.uint8)
         self._group, self._place = found
-        return self._group.host[self._place.start : self._place.start + nbytes]
+        return self._group.host[self._place.start : self._place.stop]
+
+    @property
+    def device_tensor(self) -> torch.Tensor:
+        """What was published last, by this tensor or by the manager."""
+        if self._own is not None:
+            return self._own
+        assert self._group is not None
+        return self._group.views[self._place.number]
 
     @property
     def gpu(self) -> torch.Tensor:
@@ -87,8 +96,7 @@ class UvaBackedTensor(Exclusive):
         num_rows = self.shape[0] if n is None else operator.index(n)
         if not 0 <= num_rows <= self.shape[0]:
             raise ValueError(f"n={n}: the tensor has {self.shape[0]} rows")
-        self.device_tensor = self._publish(num_rows)
-        return self.device_tensor
+        return self._publish(num_rows)
 
     @exclusive
     def mark_dirty(self, rows: Any = None) -> None:
@@ -107,41 +115,46 @@ class UvaBackedTensor(Exclusive):
             self._epoch, self._in_group = self._group.epoch, True
             self._held = self._dirty_from = self.shape[0]
 
+    def follow(self) -> None:
+        """The group published this tensor, or nothing of it changed: its part of the group's slot is current."""
+        self._own = None
+
     def _publish(self, num_rows: int) -> torch.Tensor:
         self._follow_group()
-        if not self._unchanged(min(num_rows, self._held)):
-            self._held = 0  # until the publish below went through
-            slot = self.pool.next_slot(num_rows)
-            slot.buffer.np[:num_rows] = self.np[:num_rows]
-            tensor = slot.buffer.publish(0, num_rows)
-            self._held, self._dirty_from, self._mine = num_rows, self.shape[0], (slot, slot.num_uses)
-            self._in_group = False
-            if self._group is not None:
-                self._group.went_alone(self.pool)
-            return tensor
-        self.manager.check()
-        if self._in_group:
-            return self._group_part(num_rows)
+        if self._unchanged(min(num_rows, self._held)):
+            self.manager.check()
+            self._own = self._kept(num_rows)
+            if self._in_group and self._group is not None:
+                self._group.set_apart(self)
+            return self._own
+        self._held = 0  # until the publish below went through
+        slot = self.pool.next_slot(num_rows)
+        slot.buffer.np[:num_rows] = self.np[:num_rows]
+        self._own = slot.buffer.publish(0, num_rows)
+        self._held, self._dirty_from, self._mine = num_rows, self.shape[0], (slot, slot.num_uses)
+        self._in_group = False
+        if self._group is not None:
+            self._group.set_apart(self, self.pool)
+        return self._own
+
+    def _kept(self, num_rows: int) -> torch.Tensor:
+        """The first rows of the current slot, which holds them or, where nobody was given them yet, gets them now."""
+        if self._in_group and self._group is not None:
+            self.manager.backend.publish(self._group.block, 0, 0)  # behind the copy, if that was on another stream
+            return self._group.views[self._place.number][:num_rows]
         assert self._mine is not None
         slot = self._mine[0]
-        if num_rows > self._held:  # no reader was given these rows of the slot yet
-            slot.buffer.np[self._held : num_rows] = self.np[self._held : num_rows]
-            tensor = slot.buffer.publish(self._held, num_rows)
-            self._held, self._dirty_from = num_rows, self.shape[0]
-            return tensor
-        return slot.buffer.publish(num_rows, num_rows)
-
-    def _group_part(self, num_rows: int) -> torch.Tensor:
-        assert self._group is not None
-        part = self._group.device_part(self._place, self.shape, self.dtype)
-        self._group.is_short |= num_rows < self.shape[0]
-        self.manager.backend.publish(self._group.block, 0, 0)  # behind the copy, if that was on another stream
-        return part[:num_rows]
+        if num_rows <= self._held:
+            return slot.buffer.publish(num_rows, num_rows)
+        slot.buffer.np[self._held : num_rows] = self.np[self._held : num_rows]
+        tensor = slot.buffer.publish(self._held, num_rows)
+        self._held, self._dirty_from = num_rows, self.shape[0]
+        return tensor
 
     def _unchanged(self, num_rows: int) -> bool:
         """Whether there is a current slot whose first rows, as many as it holds of them, still equal the host's."""
         if self._in_group and self._group is not None:
-            held = self._group.part(self._place, self.shape, self.dtype)
+            held = self._group.part(self._place)
         elif self._mine is not None:
             slot = self._mine[0]
             if self.pool.current is not slot or slot.num_uses != self._mine[1]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from staging.elements import ElementWrites
 from staging.fence import Fence, StepEnd
 from staging.packing import PackedWrites
 
@@ -77,6 +78,16 @@ class Block:
             return self.fences()
         return () if self.copied is None else (self.copied,)
 
+    def is_writable(self) -> bool:
+        """Whether the host may write it now, and nothing that is queued later has to wait for that."""
+        end = self.end
+        if end is None or not end.closed or not self.mapped:
+            return False
+        for fence in end.fences:
+            if not fence.done():
+                return False
+        return not self.users or all(fence.done() for fence in self.users.values())
+
     def is_idle(self) -> bool:
         """Whether all known device work on it is done; a step that is still open has work to come."""
         return (self.end is None or self.end.closed) and all(fence.done() for fence in self.fences())
@@ -118,12 +129,23 @@ class Backend(ABC):
         `targets`; all are flat uint8."""
 
     @abstractmethod
+    def apply_elements(self, block: Block, writes: ElementWrites, targets: Sequence[Block]) -> None:
+        """Publish the elements packed in `block` and queue one launch that puts them into `targets`, behind all known
+        work on those; notes it at each of the blocks."""
+
+    @abstractmethod
     def fence(self, stream: Any = None) -> Fence:
         """Mark the current end of `stream` (default: the device's current stream)."""
 
     @abstractmethod
     def order(self, fence: Fence) -> None:
         """Make later work of the current stream wait for `fence` of another one; the host does not wait."""
+
+    def order_behind(self, blocks: Iterable[Block]) -> None:
+        """Make later work of the current stream wait for all known device work on `blocks`."""
+        for block in blocks:
+            for fence in block.fences():
+                self.order(fence)
 
     def rounded(self, nbytes: int) -> int:
         """Host bytes that an allocation of `nbytes` really takes."""

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 
 from staging.defaults import depth_of, manager_for
+from staging.dtypes import carrier
+from staging.elements import WORD, are_distinct
 from staging.exact import Array, exact
-from staging.launch import Launcher
+from staging.launch import Launcher, PackedBatch
 from staging.manager import DeviceMemoryManager
 from staging.staged import StagedWriteTensor
 from staging.usage import Exclusive, all_exclusive, exclusive
@@ -39,6 +41,7 @@ class FusedStagedWriter(Exclusive):
         self.max_writes = max_writes
         self.max_concurrency = depth_of(max_concurrency, self.manager)
         self._launcher = Launcher(self.manager, self.max_concurrency)
+        self._known: _Known | None = None
 
     @exclusive
     def apply(
@@ -53,10 +56,14 @@ class FusedStagedWriter(Exclusive):
         staged writes are kept whenever it raises.
         """
         tensors = list(tensors)
-        self._check_tensors(tensors)
+        logs = self._learn(tensors).logs
         self._check_table("output_ptrs", output_ptrs, torch.uint64, len(tensors))
         self._check_table("output_strides", output_strides, torch.int64, len(tensors))
-        staged = [tensor for tensor in tensors if len(tensor.log)]
+        batch = logs[0].batch if logs else None
+        if isinstance(batch, PackedBatch) and batch.logs == logs and True not in [tensor._held for tensor in tensors]:
+            self._launcher.launch_batch(batch, [tensor.block for tensor in tensors])
+            return
+        staged = [tensor for tensor in tensors if tensor.log]
         if not staged:
             return
         with all_exclusive(staged):
@@ -78,13 +85,13 @@ class FusedStagedWriter(Exclusive):
 
         All or nothing over all of the tensors.
         """
-        self._check_tensors(tensors)
+        known = self._learn(tensors)
         ids = indices(tensor_ids, "tensor_ids")
+        if lengths is None and self._pack(known, ids, rows, starts, values):
+            return
         if ids.min() < 0 or ids.max() >= len(tensors):
             raise IndexError(f"tensor_ids hold {ids.min()} to {ids.max()}; there are {len(tensors)} tensors")
         rows, starts = (np.broadcast_to(exact(x, torch.int64), ids.shape) for x in (rows, starts))
-        if lengths is None and self._stage_elements(tensors, ids, rows, starts, values):
-            return
         if isinstance(values, Iterable) and not hasattr(values, "__getitem__"):
             values = list(values)
         shape = np.shape(values) if not isinstance(values, torch.Tensor) else tuple(values.shape)
@@ -98,30 +105,54 @@ class FusedStagedWriter(Exclusive):
             for log, places, array in noted:
                 log.note(places, array)
 
-    def _stage_elements(
-        self, tensors: Sequence[StagedWriteTensor], ids: Array, rows: Array, starts: Array, values: Any
-    ) -> bool:
-        """The short way for an array with one element for each write, in the order of the tensors, which are of one
-        dtype and 2-D; False, having staged nothing, for all else and for whatever is wrong."""
-        if len({tensor.dtype for tensor in tensors}) > 1 or any(len(tensor.shape) != 2 for tensor in tensors):
+    def _pack(self, known: _Known, ids: Array, rows: Any, starts: Any, values: Any) -> bool:
+        """Put elements straight into a slot, where tensors and arrays are such that this takes no work for each one
+        on the host; False, having staged nothing, for all that is not so or is wrong."""
+        span, width, kind, logs = known.num_rows, known.num_columns, known.kind, known.logs
+        if kind is None or values.__class__ is not np.ndarray or values.dtype is not kind or values.shape != ids.shape:
             return False
-        if not isinstance(values, np.ndarray) or values.shape != ids.shape or (ids[1:] < ids[:-1]).any():
+        if rows.__class__ is not np.ndarray or rows.dtype is not WORD or rows.shape != ids.shape:
             return False
-        heights, widths = np.array([tensor.shape for tensor in tensors], np.uint64).T
-        width = widths[ids]
-        inside = (rows.view(np.uint64) < heights[ids]) & (starts.view(np.uint64) < width)  # negative ones are huge
-        if not inside.all():
+        in_one = type(starts) is int
+        if not in_one and (getattr(starts, "dtype", None) is not WORD or np.shape(starts) != ids.shape):
             return False
-        converted = exact(values, tensors[0].dtype)
-        offsets = rows * width.view(np.int64) + starts
-        cuts = np.searchsorted(ids, np.arange(len(tensors) + 1)).tolist()
-        with all_exclusive(tensors):
-            for tensor, low, high in zip(tensors, cuts, cuts[1:], strict=False):
-                tensor.log.note((offsets[low:high], None), converted[low:high])
+        if not (0 <= starts < width if in_one else _all_below(starts, width)) or not _all_below(rows, span):
+            return False
+        for log in logs:
+            if not log.idle or log.elements or log.offsets:
+                return False
+        slot, writes = self._launcher.room(len(ids), len(logs), span, kind.itemsize, has_columns=not in_one)
+        keys = writes.keys
+        np.multiply(ids, span, out=keys)
+        np.add(keys, rows, out=keys)
+        found = are_distinct(keys)
+        if found is None or found[0] < 0 or found[1] >= span * len(logs):
+            self._launcher.drop([slot])
+            return False
+        writes.write_header()
+        writes.table[:] = known.table
+        if in_one:
+            writes.table[::2] += starts * kind.itemsize
+        else:
+            writes.columns[:] = starts
+        writes.values(kind)[:] = values
+        PackedBatch(self._launcher, slot, writes, logs, known.addresses)
         return True
 
-    def _check_tensors(self, tensors: Sequence[StagedWriteTensor]) -> None:
+    def _learn(self, tensors: Sequence[StagedWriteTensor]) -> _Known:
+        """What `stage` and `apply` need to know of tensors, worked out again whenever they are others."""
         self.manager.check()
+        known = self._known
+        try:
+            if known is not None and known.logs == [tensor.log for tensor in tensors]:
+                return known
+        except AttributeError:
+            pass  # no tensors: said below
+        self._check_tensors(tensors)
+        self._known = known = _Known(tensors)
+        return known
+
+    def _check_tensors(self, tensors: Sequence[StagedWriteTensor]) -> None:
         if len({id(tensor) for tensor in tensors}) != len(tensors):
             raise ValueError("a tensor is listed twice; list each one once")
         for position, tensor in enumerate(tensors):
@@ -138,6 +169,27 @@ class FusedStagedWriter(Exclusive):
                 f"{name} holds {table.numel()} entries of {table.dtype} on {table.device}; "
                 f"{count} of {dtype} on {self.device} are needed, or None"
             )
+
+
+class _Known:
+    """Facts of the tensors seen last. They are known by their logs: tensors and memory are not kept alive."""
+
+    def __init__(self, tensors: Sequence[StagedWriteTensor]) -> None:
+        self.logs = [tensor.log for tensor in tensors]
+        self.addresses = [tensor.block.address for tensor in tensors]
+        self.num_rows = min((tensor.num_rows for tensor in tensors), default=0)
+        self.num_columns = min((tensor.shape[-1] for tensor in tensors), default=0)
+        kinds = {carrier(tensor.dtype) for tensor in tensors}
+        plain = len(kinds) == 1 and all(len(tensor.shape) == 2 and tensor.dtype != torch.bfloat16 for tensor in tensors)
+        self.kind = kinds.pop() if plain else None
+        """The carrier of all tensors, where they are 2-D and of one; then batches of elements may be packed at once."""
+        pitches = [tensor.shape[-1] * tensor.log.itemsize for tensor in tensors]
+        self.table = np.array(list(zip(self.addresses, pitches, strict=True)), np.int64).reshape(-1)
+
+
+def _all_below(numbers: Array, limit: int) -> bool:
+    """Whether int64 numbers lie in [0, limit); a negative one is a huge one."""
+    return bool(np.maximum.reduce(numbers.view(np.uint64)) < limit)
 
 
 def _picked(values: Any, mine: Array, lengths: Array) -> Any:

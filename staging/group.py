@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 
 from staging.backend import Block
 from staging.buffer import UvaBuffer
-from staging.dtypes import carrier
+from staging.dtypes import carrier, nbytes_of
 from staging.manager import DeviceMemoryManager
 from staging.packing import Array
 from staging.policies import Guard
@@ -30,16 +29,21 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 class Member(Protocol):
     """A backed tensor, as its group sees it."""
 
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    device_tensor: torch.Tensor
+    def follow(self) -> None:
+        """Be bound to the group's slot again."""
 
 
 class Place(NamedTuple):
-    """Where a member's contents lie in the group."""
+    """Where a member's contents lie in the group, and which of its members it is."""
 
     start: int
-    nbytes: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    number: int = 0
+
+    @property
+    def stop(self) -> int:
+        return self.start + nbytes_of(self.shape, self.dtype)
 
 
 class BackedGroup:
@@ -56,31 +60,35 @@ class BackedGroup:
         self._address = self.host.ctypes.data
         self.epoch = 0  # publishes so far; a member that saw an earlier one was rebound since
         self.is_dirty = True  # by the callers' word, or because a member published alone
-        self.is_short = False  # whether a member is bound to its first rows only
+        self.views: list[torch.Tensor] = []
+        """Each member's part of the current slot, on the device."""
         self._ring = SlotRing((4096,), torch.uint8, depth, manager, guard)
         self._used = 0
-        self._members: list[tuple[weakref.ref[Member], Place]] = []
+        self._places: list[Place] = []
+        self._apart: list[weakref.ref[Member]] = []  # members that are bound to something else
         self._alone: list[UvaBufferPool] = []  # of members that published alone since
         self._slot: Slot | None = None
-        self._parts: dict[int, tuple[UvaBuffer, list[tuple[weakref.ref[Member], torch.Tensor]]]] = {}  # by slot
+        self._slot_address = 0
+        self._parts: dict[int, tuple[UvaBuffer, list[torch.Tensor]]] = {}  # by slot
 
-    def place(self, nbytes: int) -> Place | None:
-        """Room for a tensor; None where it is too large, or the group is full."""
+    def place(self, shape: tuple[int, ...], dtype: torch.dtype) -> Place | None:
+        """Room for a tensor; None where it is too large, or the group is full. The next publish includes it."""
+        nbytes = nbytes_of(shape, dtype)
         if nbytes > CAPACITY // 4 or self._used + nbytes > CAPACITY:
             return None
-        place = Place(self._used, nbytes)
+        place = Place(self._used, shape, dtype, len(self._places))
+        self._places.append(place)
         self._used += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+        self.is_dirty = True
         return place
 
-    def join(self, member: Member, place: Place) -> None:
-        """Let `publish` include `member` for as long as it lives."""
-        self._members.append((weakref.ref(member), place))
-        self.is_dirty = True
-
-    def went_alone(self, pool: UvaBufferPool) -> None:
-        """A member published by itself: the next publish takes it along again, and ends the lease of its pool."""
-        self._alone.append(pool)
-        self.is_dirty = True
+    def set_apart(self, member: Member, pool: UvaBufferPool | None = None) -> None:
+        """A member is bound to something else than its part, until the next publish; where it published by itself,
+        that takes it along again and ends the lease of its pool."""
+        self._apart.append(weakref.ref(member))
+        if pool is not None:
+            self._alone.append(pool)
+            self.is_dirty = True
 
     @property
     def block(self) -> Block:
@@ -88,82 +96,73 @@ class BackedGroup:
         assert self._slot is not None
         return self._slot.buffer.block
 
-    def part(self, place: Place, shape: Sequence[int], dtype: torch.dtype) -> Array:
+    def part(self, place: Place) -> Array:
         """The current slot's host array of a member."""
-        raw = self.block.host.numpy()[place.start : place.start + place.nbytes]
-        return raw.view(carrier(dtype)).reshape(shape)
-
-    def device_part(self, place: Place, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """The current slot's device tensor of a member."""
-        return self.block.device[place.start : place.start + place.nbytes].view(dtype).view(tuple(shape))
+        return self.block.host.numpy()[place.start : place.stop].view(carrier(place.dtype)).reshape(place.shape)
 
     def publish(self) -> None:
-        """Publish every member, unless nothing changed; rebinds each one's `device_tensor`."""
-        if self._is_current():
-            if self.is_short and self._slot is not None:
-                self._bind(self._slot)
-            return
-        self.is_dirty = True  # until all of the below went through
-        manager, used = self.manager, self._used
-        manager.reclaim()
-        slot = self._ring.acquire(used)
-        slot.step = manager.current_step
-        slot.buffer.np[:used] = self.host[:used]
-        manager.backend.publish(slot.buffer.block, 0, used)
-        end = manager.lease_end(fenced=self._ring.guard != "trust")
-        if self._slot is not None:
-            self._slot.end_lease(end)
-        for pool in self._alone:
-            pool.end_current(end)
-        self._alone.clear()
-        self._slot = slot
-        self._bind(slot)
-        self.epoch += 1
-        self.is_dirty = False
-
-    def _bind(self, slot: Slot) -> None:
-        for reference, part in self._parts_of(slot):
-            member = reference()
-            if member is not None:
-                member.device_tensor = part
-        self.is_short = False
+        """Publish every member, unless nothing changed; each one's `device_tensor` is its part of the slot again."""
+        if not self._is_current():
+            self.is_dirty = True  # until all of the below went through
+            manager, used = self.manager, self._used
+            manager.reclaim()
+            slot = self._ring.acquire(used)
+            slot.step = manager.current_step
+            slot.buffer.np[:used] = self.host[:used]
+            manager.backend.publish(slot.buffer.block, 0, used)
+            end = manager.lease_end(fenced=self._ring.guard != "trust")
+            if self._slot is not None:
+                self._slot.end_lease(end)
+            for pool in self._alone:
+                pool.end_current(end)
+            self._alone.clear()
+            self._slot, self._slot_address = slot, slot.buffer.block.host.data_ptr()
+            self.views = self._parts_of(slot)
+            self.epoch += 1
+            self.is_dirty = False
+        if self._apart:
+            for reference in self._apart:
+                member = reference()
+                if member is not None:
+                    member.follow()
+            self._apart.clear()
 
     def _is_current(self) -> bool:
         if self.is_dirty or self._slot is None:
             return False
-        if not self._compares:
-            return True
-        return not _memcmp(self._address, self._slot.buffer.block.host.data_ptr(), self._used)
+        return not self._compares or not _memcmp(self._address, self._slot_address, self._used)
 
-    def _parts_of(self, slot: Slot) -> list[tuple[weakref.ref[Member], torch.Tensor]]:
+    def _parts_of(self, slot: Slot) -> list[torch.Tensor]:
         """Each member's view of a slot, made once for each of the slot's buffers."""
         buffer, parts = self._parts.get(slot.index, (None, []))
-        if buffer is not slot.buffer or len(parts) != len(self._members):
-            device = slot.buffer.block.device
+        if buffer is not slot.buffer:
             parts = []
-            for reference, (start, nbytes) in self._members:
-                member = reference()
-                if member is not None:
-                    view = device[start : start + nbytes].view(member.dtype).view(member.shape)
-                    parts.append((reference, view))
-            self._members = [pair for pair in self._members if pair[0]() is not None]
             self._parts[slot.index] = (slot.buffer, parts)
+        device = slot.buffer.block.device
+        for place in self._places[len(parts) :]:
+            parts.append(device[place.start : place.stop].view(place.dtype).view(place.shape))
         return parts
 
 
 def group_of(
-    manager: DeviceMemoryManager, depth: int, guard: Guard | None, *, compares: bool, nbytes: int
+    manager: DeviceMemoryManager,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    *,
+    depth: int,
+    guard: Guard | None,
+    compares: bool,
 ) -> tuple[BackedGroup, Place] | None:
-    """A group of the manager with room for `nbytes`; None for a tensor that publishes alone. Its members keep it."""
-    if not 0 < nbytes <= CAPACITY // 4:
+    """A group of the manager with room for a tensor; None for one that publishes alone. Its members keep it."""
+    if not 0 < nbytes_of(shape, dtype) <= CAPACITY // 4:
         return None
     for group in manager.published.groups():
         if isinstance(group, BackedGroup) and group.kind == (depth, guard, compares):
-            place = group.place(nbytes)
+            place = group.place(shape, dtype)
             if place is not None:
                 return group, place
     group = BackedGroup(manager, depth, guard, compares=compares)
     manager.published.add_group(group)
-    place = group.place(nbytes)
+    place = group.place(shape, dtype)
     assert place is not None
     return group, place

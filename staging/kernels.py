@@ -1,4 +1,4 @@
-"""The Triton kernels. `staging.packing.scatter` is the numpy reference of `scatter`."""
+"""The Triton kernels. `packing.scatter` and `elements.scatter_elements` are their numpy references."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import torch
 import triton
 import triton.language as tl
 
+from staging.elements import HEADER
 from staging.packing import CHUNK
+
+_HEADER = tl.constexpr(HEADER)
 
 
 @triton.jit
@@ -48,8 +51,57 @@ def _scatter(
         _move(source, address, length, tl.int8, chunk)
 
 
+@triton.jit
+def _put(values, index, addresses, inside, element: tl.constexpr):
+    bits = tl.load(values.to(tl.pointer_type(element)) + index, mask=inside)
+    tl.store(addresses.to(tl.pointer_type(element)), bits, mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_programs"])
+def _scatter_elements(
+    packed,  # int64: see staging.elements
+    num_programs,
+    chunk: tl.constexpr,
+):
+    num = tl.load(packed)
+    num_targets = tl.load(packed + 1)
+    span = tl.load(packed + 2)
+    itemsize = tl.load(packed + 3)
+    has_columns = tl.load(packed + 4)
+    word = tl.load(packed + 5)
+    value = tl.load(packed + 6)
+    keys = packed + _HEADER + 2 * num_targets
+    values = keys + num + num * has_columns
+    for first in range(tl.program_id(0) * chunk, num, num_programs * chunk):
+        index = first + tl.arange(0, chunk)
+        inside = index < num
+        key = tl.load(keys + index, mask=inside, other=0)
+        target = key // span
+        row = packed + _HEADER + 2 * target
+        address = tl.load(row, mask=inside) + (key - target * span) * tl.load(row + 1, mask=inside)
+        column = tl.load(keys + num + index, mask=inside & (has_columns != 0), other=0)
+        address += column * itemsize
+        if itemsize == 4:
+            _put(values, index, address, inside, tl.int32)
+        elif itemsize == 8:
+            _put(values, index, address, inside, tl.int64)
+        elif itemsize == 2:
+            _put(values, index, address, inside, tl.int16)
+        else:
+            _put(values, index, address, inside, tl.int8)
+    if word != 0:  # a launch of one program, whose reads are over when all of its threads get here
+        tl.debug_barrier()
+        tl.atomic_xchg(word.to(tl.pointer_type(tl.int64)), value, sem="release", scope="sys")
+
+
 def scatter(header: torch.Tensor, num_chunks: int) -> Any:
     """Queue the writes of a header (see staging.packing) on the current stream of the current device; returns
     Triton's compiled kernel, of which the handle can be launched directly."""
     launcher: Any = _scatter[(num_chunks,)]
     return launcher(header, num_chunks, CHUNK)
+
+
+def scatter_elements(packed: torch.Tensor, num_programs: int) -> Any:
+    """Queue packed elements (int64; see staging.elements) likewise."""
+    launcher: Any = _scatter_elements[(num_programs,)]
+    return launcher(packed, num_programs, CHUNK)

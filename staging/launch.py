@@ -1,18 +1,52 @@
-"""Packed writes on their way to the device: one slot and one launch for each apply."""
+"""Staged writes on their way to the device: one slot and one launch for each apply."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 
 from staging.backend import Block
-from staging.fence import StepEnd
+from staging.buffer import UvaBuffer
+from staging.elements import Array, ElementWrites, nbytes_of_elements, placed
+from staging.fence import Fence, StepEnd
 from staging.manager import DeviceMemoryManager
-from staging.packing import Array, Log, pack
+from staging.packing import PackedWrites, pack
 from staging.slots import Slot, SlotRing
+from staging.write_log import WriteLog
 
 _FIRST_NBYTES = 4096
+_ENDED = StepEnd(-1).close(())  # of a slot whose only reader is a launch, known to its block
+
+
+class PackedBatch:
+    """Elements that lie in a slot already, until the launch that reads them; `logs[i]` are of target i."""
+
+    __slots__ = ("_addresses", "_launcher", "logs", "slot", "writes")
+
+    def __init__(
+        self, launcher: Launcher, slot: Slot, writes: ElementWrites, logs: list[WriteLog], addresses: Sequence[int]
+    ) -> None:
+        self._launcher, self.slot, self.writes, self.logs, self._addresses = launcher, slot, writes, logs, addresses
+        for log in logs:
+            log.batch = self
+            log.idle.clear()
+
+    def spill(self) -> None:
+        """Note the elements in their logs, which have no other writes, and let the slot go."""
+        self.release()
+        for target, offsets, values in placed(np.frombuffer(self.writes.packed, np.uint8), self._addresses):
+            if len(offsets):
+                self.logs[target].note((offsets, None), values)
+        self._launcher.drop([self.slot])
+
+    def release(self) -> None:
+        """Forget it in the logs."""
+        for log in self.logs:
+            log.batch = None
+            log.idle.append(None)
 
 
 class Launcher:
@@ -25,33 +59,47 @@ class Launcher:
         self.manager = manager
         self._depth = depth
         self._rings: dict[str, SlotRing] = {}
+        self._elements: dict[int, tuple[UvaBuffer, ElementWrites]] = {}  # how each packed slot is written, by its index
 
-    def launch(self, logs: Sequence[Log], targets: Sequence[Block]) -> None:
-        """Queue one scatter of what `logs` hold into `targets` on the current stream, behind earlier applies."""
-        backend = self.manager.backend
+    def launch(self, logs: Sequence[WriteLog], targets: Sequence[Block]) -> None:
+        """Queue one launch that puts what `logs` hold into `targets` on the current stream, behind earlier applies.
+
+        The logs keep their writes; a batch is given back.
+        """
+        batch = logs[0].batch
+        if isinstance(batch, PackedBatch) and batch.logs == logs:
+            self.launch_batch(batch, targets)
+            return
         self.manager.reclaim()
-        writes = pack(logs)
-        slot = self._slot("packed", writes.nbytes)
-        stashes: list[Slot] = list(writes.stashes)
-        blocks = [used.buffer.block for used in (slot, *stashes)]
+        for log in logs:
+            if log.batch is not None or log.offsets or log.itemsize != logs[0].itemsize:
+                self._launch_runs(logs, targets)
+                return
+        slot, writes = self._pack_elements(logs, targets)
         try:
-            writes.write(
-                slot.buffer.np[: writes.nbytes],
-                targets=[target.address for target in targets],
-                packed=blocks[0].address,
-                stashes=[block.address for block in blocks[1:]],
-            )
-            backend.publish(blocks[0], 0, writes.nbytes)
-            for target in (*targets, *blocks[1:]):
-                for fence in target.fences():
-                    backend.order(fence)
-            backend.apply([block.device for block in blocks], writes, [target.device for target in targets])
-        finally:  # whatever was queued before an error still reads the slots
-            fence = backend.fence()
-            slot.end_lease(StepEnd(slot.step).close((fence,)))
-            for touched in (*targets, *blocks[1:]):
-                touched.used(fence)
-        self.drop(stashes)
+            self._launch_elements(slot, writes, targets)
+        finally:
+            slot.end_lease(_ENDED)
+
+    def launch_batch(self, batch: PackedBatch, targets: Sequence[Block]) -> None:
+        """Queue the launch of a batch, which is given back then; `targets` are those of its logs."""
+        self.manager.reclaim()
+        self._launch_elements(batch.slot, batch.writes, targets)
+        batch.slot.buffer.block.end = _ENDED
+        batch.release()
+
+    def room(
+        self, num: int, num_targets: int, span: int, itemsize: int, *, has_columns: bool = False
+    ) -> tuple[Slot, ElementWrites]:
+        """A slot with room for elements, to be launched or dropped."""
+        self.manager.reclaim()
+        slot = self._slot("packed", nbytes_of_elements(num, num_targets, itemsize, has_columns=has_columns))
+        buffer, writes = self._elements.get(slot.index, (None, None))
+        if writes is None or buffer is not slot.buffer:
+            writes = ElementWrites(slot.buffer.np)
+            self._elements[slot.index] = slot.buffer, writes
+        writes.open(num, num_targets, span, itemsize, has_columns=has_columns)
+        return slot, writes
 
     def stash(self, values: Array) -> Slot:
         """A slot that holds flat `values`, until the launch that reads them."""
@@ -61,10 +109,49 @@ class Launcher:
         self.manager.backend.publish(slot.buffer.block, 0, values.nbytes)
         return slot
 
-    def drop(self, stashes: Sequence[Slot]) -> None:
+    def drop(self, slots: Sequence[Slot]) -> None:
         """Give slots back whose contents are not wanted any more; queued work on them is known to their blocks."""
-        for slot in stashes:
-            slot.end_lease(StepEnd(slot.step).close(()))
+        for slot in slots:
+            slot.end_lease(_ENDED)
+
+    def _pack_elements(self, logs: Sequence[WriteLog], targets: Sequence[Block]) -> tuple[Slot, ElementWrites]:
+        """The elements of logs that hold nothing else: keys are flat offsets."""
+        counts, span, size = [len(log.elements) for log in logs], max(map(_size, logs)), logs[0].itemsize
+        slot, writes = self.room(sum(counts), len(logs), span, size)
+        writes.write_header()
+        writes.table[:] = [number for target in targets for number in (target.address, size)]
+        keys, values, first = writes.keys, writes.values(np.dtype(f"u{size}")), 0
+        for target, (log, count) in enumerate(zip(logs, counts, strict=True)):
+            last = first + count
+            np.add(_naturals(list(log.elements)), target * span, out=keys[first:last])
+            values[first:last] = log.element_values().view(values.dtype)
+            first = last
+        return slot, writes
+
+    def _launch_elements(self, slot: Slot, writes: ElementWrites, targets: Sequence[Block]) -> None:
+        block = slot.buffer.block
+        try:
+            self.manager.backend.apply_elements(block, writes, targets)
+        except BaseException:
+            _used(self.manager.backend.fence(), (block, *targets))  # whatever was queued still reads the slot
+            raise
+
+    def _launch_runs(self, logs: Sequence[WriteLog], targets: Sequence[Block]) -> None:
+        for log in logs:
+            log.gather()
+        backend, writes = self.manager.backend, pack(logs)
+        slot = self._slot("packed", writes.nbytes)
+        stashes: list[Slot] = list(writes.stashes)
+        blocks = [used.buffer.block for used in (slot, *stashes)]
+        try:
+            _write(writes, slot, blocks, targets)
+            backend.publish(blocks[0], 0, writes.nbytes)
+            backend.order_behind((*targets, *blocks[1:]))
+            backend.apply([block.device for block in blocks], writes, [target.device for target in targets])
+        finally:  # whatever was queued before an error still reads the slots
+            _used(backend.fence(), (*blocks, *targets))
+            slot.end_lease(_ENDED)
+        self.drop(stashes)
 
     def _slot(self, what: str, nbytes: int) -> Slot:
         ring = self._rings.get(what)
@@ -73,3 +160,27 @@ class Launcher:
         slot = ring.acquire(nbytes)
         slot.step = self.manager.current_step
         return slot
+
+
+def _used(fence: Fence, blocks: Iterable[Block]) -> None:
+    for block in blocks:
+        block.used(fence)
+
+
+def _write(writes: PackedWrites, slot: Slot, blocks: Sequence[Block], targets: Sequence[Block]) -> None:
+    writes.write(
+        slot.buffer.np[: writes.nbytes],
+        targets=[target.address for target in targets],
+        packed=blocks[0].address,
+        stashes=[block.address for block in blocks[1:]],
+    )
+
+
+def _naturals(numbers: list[int]) -> Array:
+    packed = array("Q")
+    packed.fromlist(numbers)
+    return np.array(packed, copy=False).view(np.int64)
+
+
+def _size(log: WriteLog) -> int:
+    return log.shape[0] if len(log.shape) == 1 else log.shape[0] * log.shape[1]

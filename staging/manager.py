@@ -89,9 +89,12 @@ class DeviceMemoryManager:
         self._end(streams, of_block=False)
 
     def _end(self, streams: Iterable[Any], *, of_block: bool) -> None:
-        with self.device_work():
+        try:
             ended = self._steps.end(streams, of_block=of_block)
             self._retired.sweep(lambda: ended)
+        except RuntimeError as error:
+            self.raise_if_lost(error)
+            raise
 
     def retire(self, stream: Any) -> None:
         """Tell that readers of leased slots were launched on `stream` up to here: leases that end later wait for
@@ -159,7 +162,7 @@ class DeviceMemoryManager:
     def reclaim(self) -> None:
         """Free what is done; outside step mode fence what was dropped since. Every publish does this first."""
         self.check()
-        if len(self._retired):
+        if self._retired.has_any():
             with self.device_work():
                 self._retired.sweep(None if self._steps.in_step_mode else self._steps.fence_now)
 
@@ -190,6 +193,8 @@ class DeviceMemoryManager:
 
     def check(self) -> None:
         """Raise ClosedError or DeviceLostError where the manager cannot be used any more."""
+        if self.gate:
+            return
         if self._lost is not None:
             raise DeviceLostError(f"{self.device} was lost earlier: {self._lost}") from self._lost
         if self._closed:
@@ -200,7 +205,7 @@ class DeviceMemoryManager:
     @property
     def is_usable(self) -> bool:
         """Whether `check` passes."""
-        return self._lost is None and not self._closed and os.getpid() == self._pid
+        return bool(self.gate)
 
     def raise_if_lost(self, error: BaseException) -> None:
         """Mark the manager broken where `error` says that the device is lost, and say so from now on."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -87,9 +86,6 @@ class PackedWrites:
 
 def pack(logs: Sequence[Log]) -> PackedWrites:
     """One launch for all writes of `logs`; where writes of a tensor overlap, the last one wins."""
-    elements = _elements(logs)
-    if elements is not None:
-        return elements
     order = sorted(range(len(logs)), key=lambda index: -logs[index].itemsize)  # so contents need no padding
     ordered = [logs[index] for index in order]
     counts = [len(log.offsets) for log in ordered]
@@ -125,28 +121,6 @@ def pack(logs: Sequence[Log]) -> PackedWrites:
     )
 
 
-def _elements(logs: Sequence[Log]) -> PackedWrites | None:
-    """The packing of what is most frequent by far: single elements of one size, in ascending order within each
-    tensor. None for anything else."""
-    size, counts = logs[0].itemsize, [len(log.offsets) for log in logs]
-    for log, count in zip(logs, counts, strict=True):
-        if len(log.contents) != count or log.itemsize != size or log.stashed:
-            return None
-    offsets = _joined([log.offsets for log in logs]) * size
-    rises = offsets[1:] > offsets[:-1]
-    targets: Any = 0
-    if len(logs) > 1:
-        ends = np.cumsum(counts)
-        rises[ends[:-1] - 1] = True  # from one tensor to the next
-        targets = np.repeat(np.arange(len(logs)), counts)
-    if not np.logical_and.reduce(rises):
-        return None
-    count = len(offsets)
-    header_at = (count * size + 15) & ~15
-    contents = tuple(log.contents for log in logs)
-    return PackedWrites(targets, offsets, 0, _ramp(count, size), 1, size, contents, (), header_at)
-
-
 def _starts(counts: Sequence[int], logs: Sequence[Log]) -> list[tuple[int, Log]]:
     first, starts = 0, []
     for count, log in zip(counts, logs, strict=True):
@@ -163,13 +137,6 @@ def _joined(columns: Sequence[array[int]]) -> Array:
 
 def _picked(addresses: Sequence[int], which: Array | int) -> Any:
     return addresses[which] if isinstance(which, int) else np.array(addresses, np.int64)[which]
-
-
-@lru_cache(maxsize=64)
-def _ramp(count: int, step: int) -> Array:
-    ramp = np.arange(0, count * step, step, dtype=np.int64)
-    ramp.flags.writeable = False
-    return ramp
 
 
 def _resolved(writes: Array) -> Array:
@@ -221,12 +188,5 @@ def _cut(runs: Array) -> Array:
 def scatter(buffers: Sequence[Array], writes: PackedWrites, targets: Sequence[Array]) -> None:
     """The kernel's reference: move each chunk from its buffer (the packed one, then the stashes) into its target;
     all are flat uint8."""
-    if isinstance(writes.itemsizes, int) and isinstance(writes.buffers, int) and np.all(writes.lengths == 1):
-        size, carrier = writes.itemsizes, np.dtype(f"u{writes.itemsizes}")
-        source = buffers[0][: writes.header_at // size * size].view(carrier)
-        for number, target in enumerate(targets):
-            mine = writes.targets == number if len(targets) > 1 else slice(None)
-            target.view(carrier)[writes.offsets[mine] // size] = source[writes.sources[mine] // size]
-        return
     for target, offset, buffer, source, count in zip(*writes.columns(), strict=True):
         targets[target][offset : offset + count] = buffers[buffer][source : source + count]

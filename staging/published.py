@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Protocol
+from collections.abc import Iterator
+from typing import Protocol, TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 class Publishable(Protocol):
@@ -29,26 +32,30 @@ class Published:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._groups: list[weakref.ref[Group]] = []
-        self._singles: list[weakref.ref[Publishable]] = []
+        self._groups: tuple[weakref.ref[Group], ...] = ()
+        self._singles: tuple[weakref.ref[Publishable], ...] = ()
 
     def add_group(self, group: Group) -> None:
         with self._lock:
-            self._groups.append(weakref.ref(group))
+            self._groups = (*_alive(self._groups), weakref.ref(group))
 
     def add_single(self, tensor: Publishable) -> None:
         with self._lock:
-            self._singles.append(weakref.ref(tensor))
+            self._singles = (*_alive(self._singles), weakref.ref(tensor))
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> Iterator[Group]:
         """Those that have members."""
-        with self._lock:
-            alive = [(reference, reference()) for reference in self._groups]
-            self._groups = [reference for reference, group in alive if group is not None]
-        return [group for _, group in alive if group is not None]
+        for reference in self._groups:
+            group = reference()
+            if group is not None:
+                yield group
 
-    def singles(self) -> list[Publishable]:
-        with self._lock:
-            alive = [(reference, reference()) for reference in self._singles]
-            self._singles = [reference for reference, tensor in alive if tensor is not None]
-        return [tensor for _, tensor in alive if tensor is not None]
+    def singles(self) -> Iterator[Publishable]:
+        for reference in self._singles:
+            tensor = reference()
+            if tensor is not None:
+                yield tensor
+
+
+def _alive(references: tuple[weakref.ref[T], ...]) -> list[weakref.ref[T]]:
+    return [reference for reference in references if reference() is not None]

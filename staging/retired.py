@@ -29,8 +29,9 @@ class RetiredMemory:
         self._sweeping = threading.Lock()
         self._orphaned = False
 
-    def __len__(self) -> int:
-        return len(self._dropped) + len(self._fenced)
+    def has_any(self) -> bool:
+        """Whether there is a block that is not freed yet."""
+        return bool(self._dropped or self._fenced)
 
     def drop(self, block: Block) -> None:
         """Take a block over."""
@@ -42,8 +43,9 @@ class RetiredMemory:
 
         Also does so for whoever's manager is gone.
         """
-        self._sweep(end)
-        for other in tuple(_holding):
+        if self._dropped or self._fenced:
+            self._sweep(end)
+        for other in tuple(_holding) if _holding else ():
             if other._orphaned and other is not self:
                 other._sweep(other._fence_now)
 
@@ -53,7 +55,7 @@ class RetiredMemory:
                 self._fence(end)
                 while self._fenced and self._fenced[0][0].done() and self._fenced[0][1].is_idle():
                     self._accounting.remove(self._fenced.popleft()[1])
-                if not len(self):
+                if not self.has_any():
                     _holding.discard(self)
             finally:
                 self._sweeping.release()

@@ -73,7 +73,7 @@ class SlotRing:
         """The next slot, with room for `num_rows` and no reader left; raises SlotInUseError or MemoryLimitError
         without rotating."""
         slot = self._slots[0]
-        if self.guard != "trust":
+        if self.guard != "trust" and not slot.buffer.block.is_writable():
             slot = self._guarded(slot, num_rows)
         if num_rows > slot.num_rows:
             self._grow(slot, num_rows)

@@ -6,14 +6,18 @@ import weakref
 from collections.abc import Sequence
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from staging.defaults import depth_of, manager_for
-from staging.dtypes import nbytes_of, shape_of
-from staging.launch import Launcher
+from staging.dtypes import carrier, nbytes_of, shape_of
+from staging.elements import WORD, are_distinct
+from staging.exact import exact
+from staging.launch import Launcher, PackedBatch
 from staging.manager import DeviceMemoryManager
+from staging.short_way import short_ways
 from staging.usage import Exclusive, exclusive
-from staging.write_log import WriteLog
+from staging.write_log import WriteLog, indices
 
 
 class StagedWriteTensor(Exclusive):
@@ -47,22 +51,26 @@ class StagedWriteTensor(Exclusive):
         self.device_tensor = self.block.device.view(dtype).view(self.shape)
         self._launcher = Launcher(self.manager, self.max_concurrency)
         self.log = WriteLog(self.shape, dtype, stash=self._launcher.stash)
-        me = weakref.ref(self)  # no cycle: a dropped tensor goes at once
-
-        def slow(*write: Any) -> None:
-            StagedWriteTensor.stage_write(cast("StagedWriteTensor", me()), *write)
-
-        stage, self._hold = self.log.short_way(self.manager.gate, slow)
+        self._held = False
+        self._pitch = self.log.itemsize * (self.shape[1] if len(self.shape) == 2 else 1)
+        self._kind = None if dtype == torch.bfloat16 else carrier(dtype)
         if type(self).stage_write is StagedWriteTensor.stage_write:
-            self.stage_write = stage  # type: ignore[method-assign, assignment]
+            me = weakref.ref(self)  # no cycle: a dropped tensor goes at once
+            self.stage_write, self.stage_write_elem = short_ways(  # type: ignore[method-assign, assignment]
+                self.log,
+                self.manager.gate,
+                lambda *write: StagedWriteTensor.stage_write(_alive(me), *write),
+                lambda *write: StagedWriteTensor.stage_write_elem(_alive(me), *write),
+            )
 
     @property
     def _busy(self) -> bool:
-        return self._hold()
+        return self._held
 
     @_busy.setter
     def _busy(self, held: bool) -> None:
-        self._hold(held)
+        self._held = held
+        self.log.hold(held)
 
     @property
     def gpu(self) -> torch.Tensor:
@@ -85,29 +93,84 @@ class StagedWriteTensor(Exclusive):
         self.manager.check()
         self.log.stage_element(index, x)
 
-    @exclusive
     def stage_writes(self, rows: Any, starts: Any, values: Any, lengths: Any = None) -> None:
         """Note many writes at once, in order: `rows[i]`, from `starts[i]` on, `lengths[i]` of the flat `values`.
 
         `starts` may be one number for all. Without `lengths`, `values` holds one value or one row of values per
         write. All or nothing: the first bad write is named and none is staged. An empty batch raises ValueError.
+        Quickest for one element a write at one start, each row once, in arrays (rows int64, values of the dtype).
         """
-        self.manager.check()
-        self.log.stage_many(rows, starts, values, lengths)
+        if lengths is not None or not self._pack(rows, starts, values):
+            self._stage_writes(rows, starts, values, lengths)
 
     @exclusive
+    def _stage_writes(self, rows: Any, starts: Any, values: Any, lengths: Any) -> None:
+        self.manager.check()
+        self.log.stage_many(indices(rows, "rows"), starts, exact(values, self.dtype), lengths)
+
+    def _pack(self, rows: Any, start: Any, values: Any) -> bool:
+        """Put elements of one column straight into a slot, at no work for each one; False, having staged nothing, where
+        they are not such, are wrong, or something is staged or in progress already."""
+        log, kind = self.log, self._kind
+        if (
+            kind is None
+            or rows.__class__ is not np.ndarray
+            or values.__class__ is not np.ndarray
+            or type(start) is not int
+        ):
+            return False
+        if rows.dtype is not WORD or values.dtype is not kind or rows.shape != values.shape or rows.ndim != 1:
+            return False
+        if not rows.size or not log.idle or log.elements or log.offsets or not self.manager.gate:
+            return False
+        if not 0 <= start < self.shape[-1] or (start and len(self.shape) == 1):
+            return False
+        found = are_distinct(rows)
+        if found is None or found[0] < 0 or found[1] >= self.num_rows:
+            return False
+        try:
+            slot, writes = self._launcher.room(len(rows), 1, self.num_rows, log.itemsize)
+        except RuntimeError as error:
+            self.manager.raise_if_lost(error)
+            raise
+        writes.write_header_and_target(self.block.address + start * log.itemsize, self._pitch)
+        writes.keys[:] = rows
+        writes.values(values.dtype)[:] = values
+        PackedBatch(self._launcher, slot, writes, [log], [self.block.address])
+        return True
+
     def apply_write(self) -> None:
         """Queue all staged writes on the current stream as one launch, and clear them; nothing staged, nothing
         done. If it raises, the log is kept and the next apply does all of it."""
-        self.manager.check()
-        if not len(self.log):
+        batch = self.log.batch
+        if self._held or not isinstance(batch, PackedBatch) or len(batch.logs) > 1:
+            self._apply_write()
             return
-        self._launcher.launch([self.log], [self.block])
-        self.log.clear()
+        self._held = True
+        try:
+            self._launcher.launch_batch(batch, (self.block,))
+        except RuntimeError as error:
+            self.manager.raise_if_lost(error)
+            raise
+        finally:
+            self._held = False
+
+    @exclusive
+    def _apply_write(self) -> None:
+        self.manager.check()
+        if self.log:
+            self._launcher.launch([self.log], [self.block])
+            self.log.clear()
 
     @exclusive
     def clear_staged_writes(self) -> None:
         """Drop what was staged and not applied."""
         self.manager.check()
+        if self.log.batch is not None:
+            self.log.batch.spill()  # it may hold writes of other tensors
         self._launcher.drop([slot for _, slot in self.log.stashed])
         self.log.clear()
+
+
+def _alive(tensor: weakref.ref[StagedWriteTensor]) -> StagedWriteTensor:
+    return cast("StagedWriteTensor", tensor())

@@ -77,6 +77,8 @@ class Steps:
         not done: a reader launched in one step may read a lease that ends in a later one."""
         for stream in streams:
             self.retire(stream)
+        if not self._side:
+            return [self._backend.fence()]
         for key, fence in tuple(self._side.items()):
             if fence.done():
                 self._side.pop(key, None)

@@ -1,7 +1,8 @@
 """The staged writes of one tensor: noted on the host, checked when noted, applied together later.
 
-Pure Python and numpy. A call either notes all of its writes or none. Small contents wait in an array of their own;
-those of `STASH_NBYTES` and more go straight into memory that the device will read, where the log is given a stash.
+Pure Python and numpy. A call either notes all of its writes or none. Single numbers wait in a dict, which keeps the
+last one of each place; other small contents in an array; those of `STASH_NBYTES` and more go straight into memory that
+the device will read, where the log is given a stash. A batch of elements may lie packed in such memory as a whole.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import operator
 from array import array
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,12 +19,9 @@ from staging.dtypes import carrier
 from staging.exact import exact
 from staging.packing import Array
 
-STASH_NBYTES = 1 << 16
+STASH_NBYTES = 1 << 15
 Stash = Callable[[Array], Any]
 """Puts a flat array into a buffer of the device's and returns the buffer."""
-
-ShortWay = tuple[Callable[[Any, Any, Any], None], Callable[..., bool]]
-"""The call, and what asks and sets whether a call is in progress."""
 
 Places = tuple[Array, Array | None]
 """Flat offsets int64[n] and lengths int64[n] of n writes; None for one element each."""
@@ -33,8 +31,19 @@ _ONE = array("q", [1])
 _SIGNED, _UNSIGNED = {1: "b", 2: "h", 4: "i", 8: "q"}, {1: "B", 2: "H", 4: "I", 8: "Q"}
 
 
+class Batch(Protocol):
+    """Elements of one or more logs, packed already."""
+
+    def spill(self) -> None:
+        """Note them in their logs, which have no other writes, and let the packed ones go."""
+
+
 class WriteLog:
-    """Writes to a dense tensor of shape (n,) or (rows, columns), in the order they were staged."""
+    """Writes to a dense tensor of shape (n,) or (rows, columns), in the order they were staged.
+
+    A `batch` is there alone; `elements` come after what the arrays hold. `idle` holds something while no call on the
+    tensor is in progress and no batch is there: then the short ways may be taken.
+    """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, *, stash: Stash | None = None) -> None:
         self.shape = shape
@@ -46,9 +55,13 @@ class WriteLog:
         self.lengths: array[int] = array("q")
         self._stash = stash
         self.stashed: list[tuple[int, Any]] = []
+        self.elements: dict[int, Any] = {}  # by flat offset
+        self.batch: Batch | None = None
+        self.idle: list[None] = [None]
 
-    def __len__(self) -> int:
-        return len(self.offsets)
+    def __bool__(self) -> bool:
+        """Whether anything is staged."""
+        return self.batch is not None or bool(self.elements) or bool(self.offsets)
 
     def stage(self, row: Any, start: Any, values: Any) -> None:
         """Note one write; an empty one is ignored, wherever it would go."""
@@ -67,26 +80,15 @@ class WriteLog:
             raise ValueError(f"stage_write_elem takes one value, not {converted.size}; use stage_write for more")
         self._note_one(self._place(index, 0, 1), converted.reshape(1))
 
-    def stage_many(self, rows: Any, starts: Any, values: Any, lengths: Any = None) -> None:
-        """Note one write per row, in order; see `StagedWriteTensor.stage_writes`."""
-        rows = indices(rows, "rows")
-        converted = exact(values, self.dtype)
-        if lengths is None and converted.shape == rows.shape and self._in_one_column(rows, starts):
-            self.note((rows * self.shape[1] + starts, None), converted)
-            return
+    def stage_many(self, rows: Array, starts: Any, values: Array, lengths: Any = None) -> None:
+        """Note one write per row, in order, of converted values; see `StagedWriteTensor.stage_writes`."""
         starts = indices(starts, "starts")
-        lengths = lengths_of(lengths, converted.shape, len(rows))
+        lengths = lengths_of(lengths, values.shape, len(rows))
         if len(starts) == 1:
             starts = np.broadcast_to(starts, rows.shape)
         if len(starts) != len(rows):
             raise ValueError(f"{len(starts)} starts for {len(rows)} rows: give one per write, or one for all")
-        self.note(self.check_many(rows, starts, lengths), converted.reshape(-1))
-
-    def _in_one_column(self, rows: Array, start: Any) -> bool:
-        """Whether these are elements of one column, all inside; quicker than `check_many`, which says what is wrong."""
-        if type(start) is not int or len(self.shape) == 1 or not 0 <= start < self.shape[1]:
-            return False
-        return bool(np.maximum.reduce(rows.view(np.uint64)) < self.shape[0])  # a negative row is a huge one
+        self.note(self.check_many(rows, starts, lengths), values.reshape(-1))
 
     def check_many(self, rows: Array, starts: Array, lengths: Array) -> Places:
         """Where the writes go, checked but not noted yet; the first bad one is named. Lengths are >= 0."""
@@ -107,6 +109,7 @@ class WriteLog:
     def note(self, places: Places, values: Array) -> None:
         """Note writes that `check_many` passed, with their converted values one after another."""
         offsets, lengths = places
+        self.gather()
         self.contents.frombytes(_bytes(values))
         self.offsets.frombytes(_bytes(offsets))
         if lengths is None:
@@ -114,53 +117,37 @@ class WriteLog:
         else:
             self.lengths.frombytes(_bytes(lengths))
 
-    def short_way(self, gate: list[Any], slow: Callable[[Any, Any, Any], None]) -> ShortWay:
-        """A `stage` for what engines stage most, short lists of integers, at the cost of a few bytecodes.
-
-        Everything else, and everything wrong, goes to `slow`; so does every call while `gate` is empty. A closure over
-        the log's arrays: looking them up in an object would take longer than noting a value.
-        """
-        rows, columns = self.shape if len(self.shape) == 2 else (self.shape[0], 1)
-        flat, size = len(self.shape) == 1, self.shape[0] * self.shape[-1] if len(self.shape) == 2 else self.shape[0]
-        take, put_offset, put_length = self.contents.fromlist, self.offsets.append, self.lengths.append
-        limit = (
-            STASH_NBYTES // self.itemsize if carrier(self.dtype).kind in "iu" and self.dtype != torch.bfloat16 else 0
-        )
-        busy = False
-
-        def stage(index: Any, start: Any, x: Any) -> None:
-            nonlocal busy
-            if not busy and gate and x.__class__ is list and index.__class__ is start.__class__ is int:
-                n = len(x)
-                if 0 < n < limit and 0 <= index < rows and start >= 0:
-                    offset = index * columns + start
-                    if offset + n <= size and (flat or start + n <= columns):
-                        busy = True
-                        try:
-                            take(x)  # all of it or nothing
-                        except (TypeError, OverflowError):
-                            busy = False
-                        else:
-                            put_offset(offset)
-                            put_length(n)
-                            busy = False
-                            return
-            slow(index, start, x)
-
-        def hold(held: bool | None = None) -> bool:
-            nonlocal busy
-            if held is not None:
-                busy = held
-            return busy
-
-        return stage, hold
+    def hold(self, held: bool) -> None:
+        """Close the short ways for a call on the tensor, or open them after it."""
+        if held:
+            self.idle.clear()
+        elif self.batch is None and not self.idle:
+            self.idle.append(None)
 
     def clear(self) -> None:
-        """Forget everything staged; the arrays keep their memory for the next step."""
-        del self.contents[:], self.offsets[:], self.lengths[:]
-        self.stashed.clear()
+        """Forget everything staged but a batch; the arrays keep their memory for the next step."""
+        self.elements.clear()
+        if self.offsets:
+            del self.contents[:], self.offsets[:], self.lengths[:]
+            self.stashed.clear()
+
+    def gather(self) -> None:
+        """Bring everything into the arrays, in the order it was staged."""
+        if self.batch is not None:
+            self.batch.spill()
+        if self.elements:
+            self.offsets.fromlist(list(self.elements))
+            self.lengths.extend(_ONE * len(self.elements))
+            self.contents.frombytes(_bytes(self.element_values()))
+            self.elements.clear()
+
+    def element_values(self) -> Array:
+        """Of the elements, in their order, as the dtype's carrier."""
+        values = list(self.elements.values())
+        return np.array(values, carrier(self.dtype)) if self.dtype.is_floating_point else exact(values, self.dtype)
 
     def _note_one(self, offset: int, values: Array) -> None:
+        self.gather()
         if self._stash is not None and values.nbytes >= STASH_NBYTES:
             self.stashed.append((len(self.offsets), self._stash(values)))
         else:
@@ -193,6 +180,8 @@ def _index(value: Any, what: str) -> int:
 def indices(values: Any, what: str) -> Array:
     """int64[num_writes] from one number or a flat sequence; raises ValueError where empty or nested."""
     array = exact(values, torch.int64)
+    if array.ndim == 1 and len(array):
+        return array
     if array.ndim > 1:
         raise ValueError(f"{what} have rank {array.ndim}; give a flat sequence, one entry per write")
     if array.size == 0:

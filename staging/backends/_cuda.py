@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from staging.backend import Backend, Block, Probe
-from staging.backends._driver import Driver
+from staging.backends._driver import Driver, Launch
 from staging.backends._fences import EventFence, WordFence, WordFences
+from staging.elements import HEADER, WORD, ElementWrites, placed
 from staging.fence import Fence
-from staging.packing import PackedWrites
+from staging.packing import CHUNK, PackedWrites
 
 _raw_stream = torch._C._cuda_getCurrentRawStream if hasattr(torch._C, "_cuda_getCurrentRawStream") else None
+
+_BY_ONE_PROGRAM = 4 * CHUNK
+"""Elements that one program moves before more of them are worth a fence of their own."""
 
 
 def current_device() -> int:
@@ -40,7 +45,8 @@ class CudaBackend(Backend):
         self._lock = threading.Lock()
         self._words: WordFences | None = None  # set by the probe, where they prove themselves
         self._why_slow = ""
-        self._launch: Callable[[int, int, int], None] | None = None
+        self._launch: Launch | None = None
+        self._launch_elements: Launch | None = None
         try:
             from staging import kernels
 
@@ -74,20 +80,37 @@ class CudaBackend(Backend):
             return
         try:
             driver = Driver()
-            words = WordFences(driver, self.device)
+            words = WordFences(driver, self.device, self._lock)
             if words.prove(stream):
                 self._words = words
-                self._launch = self._kernels and self._compiled(driver, stream)
+                if self._kernels is not None:
+                    self._launch = self._compiled(self._kernels.scatter, driver, stream)
+                    launch = self._compiled(self._kernels.scatter_elements, driver, stream)
+                    self._launch_elements = launch if self._marks_its_end(launch, stream) else None
         except (OSError, AttributeError, RuntimeError) as error:
             self._why_slow = f"{type(error).__name__}: {error}"
 
-    def _compiled(self, driver: Driver, stream: torch.cuda.Stream) -> Callable[[int, int, int], None]:
-        """The kernel by its handle, compiled by a launch over one chunk without elements."""
-        idle = torch.zeros(3, dtype=torch.int64, device=self.device)
-        kernel = self._kernels.scatter(idle, 1)
+    def _compiled(self, kernel: Any, driver: Driver, stream: torch.cuda.Stream) -> Launch:
+        """A kernel by its handle, compiled by a launch that has nothing to move."""
+        idle = torch.zeros(HEADER, dtype=torch.int64, device=self.device)
+        compiled = kernel(idle, 1)
         stream.synchronize()
-        meta = kernel.metadata
-        return driver.launcher(kernel.function, num_threads=32 * meta.num_warps, shared_nbytes=meta.shared)
+        meta = compiled.metadata
+        return driver.launcher(compiled.function, num_threads=32 * meta.num_warps, shared_nbytes=meta.shared)
+
+    def _marks_its_end(self, launch: Launch, stream: torch.cuda.Stream) -> bool:
+        """Whether the kernel can set a word of host memory: that saves a fence of its own."""
+        assert self._words is not None
+        block, target = self.allocate(256), torch.zeros(2, dtype=torch.int64, device=self.device)
+        if not block.mapped:
+            return True  # there the copy needs a fence anyway
+        writes = ElementWrites(block.host.numpy())
+        writes.open(1, 1, 2, 8)
+        writes.write_header_and_target(target.data_ptr(), 8)
+        writes.keys[0], writes.values(WORD)[0] = 1, 7
+        fence = self._words.passed_on(stream.cuda_stream, launch, block.address, writes.packed)
+        stream.synchronize()
+        return fence is not None and fence.done() and target.tolist() == [0, 7]
 
     def allocate_target(self, nbytes: int, *, resident: bool = True) -> Block:
         with torch.cuda.device(self.device):
@@ -121,6 +144,36 @@ class CudaBackend(Backend):
             block.device[start:stop].copy_(block.host[start:stop], non_blocking=block.pinned)
             block.copied = self.fence()
 
+    def apply_elements(self, block: Block, writes: ElementWrites, targets: Sequence[Block]) -> None:
+        stream = self._current()
+        for target in targets:
+            for user in target.users:
+                if user != stream:
+                    self.order(target.users[user])
+        fence: Fence | None = None
+        if self._launch_elements is not None and block.mapped and writes.num <= _BY_ONE_PROGRAM:
+            assert self._words is not None
+            fence = self._words.passed_on(stream, self._launch_elements, block.address, writes.packed)
+        if fence is None:
+            self.publish(block, 0, writes.nbytes)
+            self._queue_elements(block, writes, targets)
+            fence = self.fence()
+        block.users[stream] = fence
+        for target in targets:
+            target.users[stream] = fence
+
+    def _queue_elements(self, block: Block, writes: ElementWrites, targets: Sequence[Block]) -> None:
+        num_programs = -(-writes.num // CHUNK)
+        with torch.cuda.device(self.device):
+            if self._launch_elements is not None:
+                with self._lock:
+                    self._launch_elements(self._current(), block.address, num_programs)
+            elif self._kernels is not None:
+                words = block.device[: block.device.numel() & ~7].view(torch.int64)
+                self._kernels.scatter_elements(words, num_programs)
+            else:
+                _scatter_elements_by_torch(writes, targets)
+
     def copy(self, source: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(source, non_blocking=True)
 
@@ -142,6 +195,17 @@ class CudaBackend(Backend):
             if fence is not None:
                 return fence
         return EventFence(torch.cuda.current_stream(self.device) if stream is None else stream)
+
+    def order_behind(self, blocks: Iterable[Block]) -> None:
+        current = self._current()
+        for block in blocks:
+            if block.copied is None and (block.end is None or not block.end.fences):
+                for stream, fence in block.users.items():
+                    if stream != current:
+                        self.order(fence)
+            else:
+                for fence in block.fences():
+                    self.order(fence)
 
     def order(self, fence: Fence) -> None:
         if not isinstance(fence, EventFence | WordFence):
@@ -177,6 +241,16 @@ class CudaBackend(Backend):
             + slow
             + tested
         )
+
+
+def _scatter_elements_by_torch(writes: ElementWrites, targets: Sequence[Block]) -> None:
+    """The kernel's work for systems without Triton; places and values are copied to the device first."""
+    addresses = [target.address for target in targets]
+    for target, offsets, values in placed(np.frombuffer(writes.packed, np.uint8), addresses):
+        if len(offsets):
+            device = targets[target].device
+            bits = torch.from_numpy(values.view(f"i{values.itemsize}").copy())
+            device.view(bits.dtype)[torch.from_numpy(offsets).to(device.device)] = bits.to(device.device)
 
 
 def _why_no_cuda() -> str:

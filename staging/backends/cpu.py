@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from staging.backend import Backend, Block, Probe
+from staging.elements import ElementWrites, scatter_elements
 from staging.fence import Fence
 from staging.packing import PackedWrites, scatter
 
@@ -57,6 +58,10 @@ class CpuBackend(Backend):
 
     def apply(self, buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
         scatter([buffer.numpy() for buffer in buffers], writes, [target.numpy() for target in targets])
+
+    def apply_elements(self, block: Block, writes: ElementWrites, targets: Sequence[Block]) -> None:
+        self.publish(block, 0, writes.nbytes)
+        scatter_elements(block.device.numpy(), [target.device.numpy() for target in targets])
 
     def fence(self, stream: Any = None) -> Fence:
         return _PASSED

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from staging.backend import Backend, Block, Probe
+from staging.elements import ElementWrites, scatter_elements
 from staging.fence import Fence
 from staging.packing import PackedWrites, scatter
 
@@ -187,6 +188,14 @@ class SimBackend(Backend):
     def apply(self, buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
         contents, arrays = [buffer.numpy() for buffer in buffers], [target.numpy() for target in targets]
         self.sim.enqueue(lambda: scatter(contents, writes, arrays))
+
+    def apply_elements(self, block: Block, writes: ElementWrites, targets: Sequence[Block]) -> None:
+        self.publish(block, 0, writes.nbytes)
+        self.order_behind(targets)
+        contents, arrays = block.device.numpy(), [target.device.numpy() for target in targets]
+        fence = self.sim.enqueue(lambda: scatter_elements(contents, arrays))
+        for used in (block, *targets):
+            used.used(fence)
 
     def fence(self, stream: Any = None) -> Fence:
         return self.sim.record(stream)

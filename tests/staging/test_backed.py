@@ -146,10 +146,10 @@ def test_a_group_goes_with_its_last_tensor_and_a_part_is_never_given_twice(world
     second = UvaBackedTensor(8, torch.int32, manager=world.manager)
     second.np[:] = 2
     assert host.tolist() == [1] * 8
-    assert len(world.manager.published.groups()) == 1
+    assert len(list(world.manager.published.groups())) == 1
     del kept, second
     gc.collect()
-    assert world.manager.published.groups() == []
+    assert list(world.manager.published.groups()) == []
 
 
 def test_bad_calls_name_value_and_limit(world):

@@ -277,7 +277,7 @@ def test_a_lost_device_is_said_so_from_then_on(make_world, monkeypatch):
     def fault(*args):
         raise RuntimeError("an illegal memory access")
 
-    monkeypatch.setattr(world.manager.backend, "apply", fault)
+    monkeypatch.setattr(world.manager.backend, "apply_elements", fault)
     monkeypatch.setattr(world.manager.backend, "is_device_error", lambda error: True)
     with pytest.raises(staging.DeviceLostError, match="illegal memory access"):
         tensor.apply_write()

@@ -196,7 +196,8 @@ def test_fused_staging_is_ordered_and_all_or_nothing(world):
         writer.stage([a, b], [0, 1, 1], [0, 0, 6], 0, [1, 2, 3])
     with pytest.raises(OverflowError, match=str(2**31)):
         writer.stage([a, b], [1, 0], [0, 0], 0, [1, 2**31])
-    assert len(a.log) == len(b.log) == 0
+    assert not a.log
+    assert not b.log
     writer.stage([a, b], [0, 1, 0, 1], [1, 2, 1, 3], [0, 0, 1, 0], [1, 2, 3, 4, 5, 6], [2, 1, 2, 1])
     writer.apply([a, b])
     assert _got(world, a).tolist() == [[0] * 4, [1, 4, 5, 0]]
