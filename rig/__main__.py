@@ -1,4 +1,4 @@
-"""The command line: `rig run FILE|PRESET`, `rig plan FILE`, `rig list`, `rig report DIR`."""
+"""The command line: `rig run FILE|PRESET`, `rig plan FILE`, `rig list`, `rig report DIR`, `rig table DIR`."""
 
 from __future__ import annotations
 
@@ -134,6 +134,19 @@ def report(folder: str) -> int:
 
     records = read(Path(folder))
     return write_reports(records, Path(folder), formats=records[0]["config"]["reports"])[1]
+
+
+@cli.command()
+@click.argument("folder", metavar="DIR")
+def table(folder: str) -> int:
+    """Print the comparisons of a run as Markdown tables, with versions, machine and date."""
+    from rig.digest import digest
+    from rig.records import read
+    from rig.table import markdown
+
+    for line in markdown(digest(read(Path(folder)))):
+        click.echo(line)
+    return 0
 
 
 def _load(config: str, switches: dict[str, Any]) -> Any:

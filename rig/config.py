@@ -55,7 +55,11 @@ class SeatsConfig(Strict):
 
 
 class RunEntry(Strict):
-    """One scenario, swept over the full product of `sweep`; `params` are the same in every cell."""
+    """One scenario, swept over the full product of `sweep`; `params` are the same in every cell.
+
+    `compare` names the target that a timed scenario holds each target against, in alternation; `ratio_min` says by
+    case how many times faster than that one it has to be.
+    """
 
     scenario: str
     mode: Literal["verify", "measure", "both"] = "verify"
@@ -64,6 +68,8 @@ class RunEntry(Strict):
     beyond_contract: bool = False
     timeout_s: Positive = 120.0
     limits: dict[str, Positive] = {}
+    compare: str | None = None
+    ratio_min: dict[str, Positive] = {}
 
 
 class RunConfig(Strict):
@@ -80,6 +86,11 @@ class RunConfig(Strict):
     runs: Annotated[tuple[RunEntry, ...], Field(min_length=1)]
     faults: Annotated[tuple[Any, ...], Field(max_length=0)] = ()
     reports: tuple[str, ...] = ("console", "json")
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The entries of `compare`, each once."""
+        return tuple(dict.fromkeys(entry.compare for entry in self.runs if entry.compare))
 
 
 def load_config(
@@ -112,11 +123,20 @@ def load_config(
         config = RunConfig.model_validate(_frozen(data))
     except ValidationError as error:
         raise UsageError(problems.of_model(error, marks, RunConfig)) from None
-    config = config.model_copy(update={"targets": tuple(locate(entry, path.parent) for entry in config.targets)})
+    config = config.model_copy(
+        update={
+            "targets": tuple(locate(entry, path.parent) for entry in config.targets),
+            "runs": tuple(_located(entry, path.parent) for entry in config.runs),
+        }
+    )
     found = problems.of_names(config)
     if found:
         raise UsageError(problems.message(found, marks))
     return config
+
+
+def _located(entry: RunEntry, folder: Path) -> RunEntry:
+    return entry.model_copy(update={"compare": locate(entry.compare, folder)}) if entry.compare else entry
 
 
 def _frozen(value: Any) -> Any:

@@ -1,23 +1,19 @@
-"""The rig's only torch.cuda: readers as kernels behind a stall, poison for freed pinned memory, machine facts."""
+"""The rig's only torch.cuda: readers as kernels behind a stall, marks and busy work on streams, machine facts."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 
+from rig.poison import Poison
 from rig.readers import INTS, Bytes
-from rig.trace import POISON
 
 _DOUBLINGS_MAX = 3  # a target that waits for the device itself makes any stall look too short
-_POISON_BLOCKS = 3  # pinned blocks of one size that are poisoned together; the allocator hands out the last freed first
-_SIZES_MAX = 4  # sizes of pinned memory that are poisoned after a publish
-_POISON_NBYTES_MAX = 1 << 22  # of one size; larger slots are left to the contents' own words
 
 
 class Stalled:
@@ -28,7 +24,7 @@ class Stalled:
         self.device, self.stall_us, self._stall_us_max = device, stall_us, stall_us << _DOUBLINGS_MAX
         self._streams: dict[str, torch.cuda.Stream] = {}
         self._buffers: dict[int, list[_Buffers]] = defaultdict(list)
-        self._poison = _Poison(device) if stall_us else None
+        self._poison = Poison() if stall_us else None
         self._stalled = self._watched = False
         self._last: _Kernel | None = None
 
@@ -123,35 +119,6 @@ class _Buffers:
         self.host = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
 
-class _Poison:
-    """Fills pinned memory that was freed too early: the allocator hands such blocks to whoever asks for that size."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._sizes: dict[int, None] = {}
-        self._due = False
-
-    def note(self, tensor: torch.Tensor) -> None:
-        """Memory of this size was handed out."""
-        nbytes = tensor.untyped_storage().nbytes()
-        if 0 < nbytes <= _POISON_NBYTES_MAX:
-            self._sizes.pop(nbytes, None)
-            self._sizes[nbytes] = None
-            while len(self._sizes) > _SIZES_MAX:
-                del self._sizes[next(iter(self._sizes))]
-        self._due = True
-
-    def spread(self) -> None:
-        if not self._due:
-            return
-        self._due = False
-        for nbytes in self._sizes:
-            blocks = [torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) for _ in range(_POISON_BLOCKS)]
-            for block in blocks:
-                words = block[: nbytes // 4 * 4].numpy().view(np.uint32)
-                words.fill(POISON)
-
-
 def make_current(device: torch.device) -> None:
     """Let modules that know only "the current device" find this seat's."""
     torch.cuda.set_device(device)
@@ -167,6 +134,46 @@ def facts(device: torch.device) -> tuple[str, dict[str, Any]]:
         "compute_capability": f"{properties.major}.{properties.minor}",
         "cuda": torch.version.cuda or "",
     }
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for everything that is queued on the device."""
+    torch.cuda.synchronize(device)
+
+
+def mark(device: torch.device) -> Callable[[], None]:
+    """Mark the current stream here and now; calling the result waits until the device has come this far."""
+    with torch.cuda.device(device):
+        event = torch.cuda.Event()
+        event.record()
+    wait: Callable[[], None] = event.synchronize
+    return wait
+
+
+def spin(device: torch.device, *, us: float) -> None:
+    """Keep the current stream busy for about that long."""
+    cycles = int(us * cycles_per_us(device))
+    with torch.cuda.device(device):
+        torch.cuda._sleep(cycles)
+
+
+def pinned_nbytes(*, peak: bool) -> int | None:
+    """Bytes of torch's pinned memory that are in use, or the most since `reset_pinned_peak`; None if torch does not
+    count them.
+    """
+    if not hasattr(torch.cuda, "host_memory_stats"):
+        return None
+    stats, which = torch.cuda.host_memory_stats(), "peak" if peak else "current"
+    for kind in ("active_bytes", "allocated_bytes"):  # torch 2.13 and before: what is handed out, else what is owned
+        if f"{kind}.{which}" in stats:
+            return int(stats[f"{kind}.{which}"])
+    return None
+
+
+def reset_pinned_peak() -> None:
+    """Count the peak of pinned bytes anew."""
+    if hasattr(torch.cuda, "reset_peak_host_memory_stats"):
+        torch.cuda.reset_peak_host_memory_stats()
 
 
 @lru_cache(maxsize=8)

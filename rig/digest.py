@@ -25,6 +25,7 @@ _ASSIGNMENT: tuple[str, ...] = (
     "attempt",
 )
 _ASSIGNMENT += ("elapsed_s", "checked_words", "findings", "latency")
+_COMPARED = ("comparison", "ratio_min")  # only of assignments that compared something
 _FINDING = ("kind", "summary", "assignment", "first", "overwriter")
 _RUN: tuple[str, ...] = (
     "name",
@@ -37,6 +38,7 @@ _RUN: tuple[str, ...] = (
     "command",
     "config",
     "targets",
+    "baselines",
 )
 _RUN += ("expect", "found", "versions")
 
@@ -61,7 +63,10 @@ def digest(records: Iterable[Record]) -> dict[str, Any]:
         "findings": _findings(told),
         "seats": told.seats,
         "controls": [{key: control.get(key) for key in _CONTROL} for control in told.controls],
-        "assignments": [{key: a.get(key) for key in _ASSIGNMENT} for a in told.assignments],
+        "assignments": [
+            {key: a.get(key) for key in (*_ASSIGNMENT, *(_COMPARED if a.get("comparison") else ()))}
+            for a in told.assignments
+        ],
         "coverage": coverage(told.assignments),
     }
 

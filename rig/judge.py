@@ -105,7 +105,7 @@ class _Bench:
 
         self.cell = cell
         self.sim = SimDevice(cell.seed, schedule=cell.params.get("schedule", "late")) if cell.backend == "sim" else None
-        self.target = Target(module, device=cell.device, manager=_manager_for(module, cell, self.sim))
+        self.target = Target(module, device=cell.device, manager=manager_for(module, cell, self.sim))
 
     def readers(self, *, stall_us: int | None = None) -> Readers:
         """Readers of the backend's kind."""
@@ -120,17 +120,25 @@ class _Bench:
         )
 
 
-def _manager_for(module: Any, cell: Cell, sim: Any) -> Any:
-    """A manager on the rig's clock if the module is built on our library, else None."""
+def manager_kind(module: Any) -> Any:
+    """The class of the managers that a module built on our library is used with; None for any other module."""
+    import staging
+
+    kind = optional(module, "DeviceMemoryManager")
+    if isinstance(kind, type) and issubclass(kind, staging.DeviceMemoryManager):
+        return kind
+    return staging.DeviceMemoryManager if any(built_on_ours(value) for value in vars(module).values()) else None
+
+
+def manager_for(module: Any, cell: Cell, sim: Any, **keywords: Any) -> Any:
+    """A new default manager on the rig's clock if the module is built on our library, else None."""
     import staging
     from staging.backends.sim import SimBackend
 
-    kind = optional(module, "DeviceMemoryManager")
-    if not (isinstance(kind, type) and issubclass(kind, staging.DeviceMemoryManager)):
-        if not any(built_on_ours(value) for value in vars(module).values()):
-            return None
-        kind = staging.DeviceMemoryManager
-    manager = kind(device=cell.device, backend=SimBackend(sim) if sim is not None else cell.backend)
+    kind = manager_kind(module)
+    if kind is None:
+        return None
+    manager = kind(device=cell.device, backend=SimBackend(sim) if sim is not None else cell.backend, **keywords)
     staging.set_default_manager(manager)
     return manager
 

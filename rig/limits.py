@@ -1,4 +1,4 @@
-"""Latency limits such as `publish_us_p99_max`, judged on histograms merged over the seats of a cell."""
+"""Latency limits such as `publish_us_p99_max`, judged on histograms merged over a cell's seats, and least ratios."""
 
 from __future__ import annotations
 
@@ -62,6 +62,21 @@ def check(cell: Sequence[Mapping[str, Any]], limits: Mapping[str, float]) -> lis
             over = [id_ for id_, value in values.items() if value > bound] or [max(values, key=lambda id_: values[id_])]
             what = f"{limit.op} {limit.stat} is {limit.value(merged):.1f} {limit.unit} over {len(cell)} seat(s)"
             broken += [Broken(id_, f"{what}, here {values[id_]:.1f}; limit {bound:g} {limit.unit}") for id_ in over]
+    return broken
+
+
+def check_ratios(assignment: Mapping[str, Any], ratio_min: Mapping[str, float]) -> list[Broken]:
+    """Judge how often faster than its baseline one assignment was, by case, at the two decimals that reports show."""
+    found = (assignment.get("comparison") or {}).get("ratios") or {}
+    broken: list[Broken] = []
+    for case, bound in sorted(ratio_min.items()):
+        told = found.get(case)
+        if told is None:
+            broken.append(Broken(assignment["id"], f"ratio_min of {case}: it was not compared here", is_judged=False))
+        elif round(told["ratio"], 2) < bound:
+            spread = f"10th to 90th percentile {told['p10']:.2f} to {told['p90']:.2f}"
+            text = f"{case} is {told['ratio']:.2f} times as fast as {told['against']} ({spread}); ratio_min {bound:g}"
+            broken.append(Broken(assignment["id"], text))
     return broken
 
 

@@ -80,6 +80,7 @@ class Make(Op):
     uva: bool = False  # staged: uva_instead_of_gpu
     max_writes: int = 0  # fused
     guard: str | None = None  # pool: passed where the target takes it
+    tracking: str | None = None  # backed: likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ import difflib
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -26,7 +26,11 @@ _AUTO = {"gpu": "cuda_uva", "cpu": "sim"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One cell on one seat. `params` are complete, `seed` is the same on all seats, `backend` is never `auto`."""
+    """One cell on one seat. `params` are complete, `seed` is the same on all seats, `backend` is never `auto`.
+
+    `baseline` is the target that a timed scenario is compared with, `ratio_min` how often faster than it each case
+    has to be.
+    """
 
     id: str
     scenario: str
@@ -38,6 +42,8 @@ class Assignment:
     seed: int
     timeout_s: float
     limits: dict[str, float]
+    baseline: str | None = None
+    ratio_min: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +80,11 @@ def _cells(config: RunConfig, entry: RunEntry, *, seat: Seat, backends: Sequence
     known = registry.load("scenarios", entry.scenario).PARAMS
     defaults = {name: param.default for name, param in known.items()}
     beyond = {BEYOND: True} if entry.beyond_contract else {}
+    against = {"compare": short_name(entry.compare)} if entry.compare else {}
     for target, backend in itertools.product(config.targets, backends):
         for values in itertools.product(*entry.sweep.values()):
             given = dict(entry.params) | dict(zip(entry.sweep, values, strict=True)) | beyond
-            cell = f"{entry.scenario}:{short_name(target)}:{backend}:{_shown(given)}"
+            cell = f"{entry.scenario}:{short_name(target)}:{backend}:{_shown(given | against)}"
             yield Assignment(
                 id=f"{cell}@{seat.id}",
                 scenario=entry.scenario,
@@ -89,6 +96,8 @@ def _cells(config: RunConfig, entry: RunEntry, *, seat: Seat, backends: Sequence
                 seed=_seed(config.seed, cell),
                 timeout_s=entry.timeout_s,
                 limits=dict(entry.limits),
+                baseline=against.get("compare"),
+                ratio_min=dict(entry.ratio_min),
             )
 
 

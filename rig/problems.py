@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from rig import limits, registry
+from rig import problems_timed, registry
 from rig.errors import UsageError, nearest
 from rig.marks import Marks, Path
-from rig.ops import OPS
 from rig.sources import short_name, target_spec
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 Problem = tuple[Path, str]
 CELLS_MAX = 10_000
-_TIMED = {*OPS, "end_step"} - {"make", "step", "drop", "write_backed", "read", "settle"}
 
 _EXPECTED = {
     "int_type": "an integer",
@@ -129,45 +127,55 @@ def _unknown(path: Path, given: tuple[str, ...], known: list[str], what: str) ->
 
 def _targets(config: RunConfig) -> Iterator[Problem]:
     seen: dict[str, str] = {}
-    for index, entry in enumerate(config.targets):
+    for path, entry in _named_targets(config):
         try:
             name = target_spec(entry)["name"]
         except UsageError as error:
-            yield ("targets", index), str(error)
+            yield path, str(error)
             continue
-        if name in seen:
-            yield ("targets", index), f"{entry!r} and {seen[name]!r} are both called {name!r} in reports; rename one"
+        if name in seen and (path[0] == "targets" or seen[name] != entry):
+            yield path, f"{entry!r} and {seen[name]!r} are both called {name!r} in reports; rename one"
         seen[name] = entry
         if short_name(entry) != entry and name in registry.names("targets"):
-            yield ("targets", index), f"{entry!r} would be called {name!r}, a built-in target; rename the file"
+            yield path, f"{entry!r} would be called {name!r}, a built-in target; rename the file"
+
+
+def _named_targets(config: RunConfig) -> Iterator[tuple[Path, str]]:
+    """Where each target is named: in `targets`, where each stands once, or in the `compare` of a run."""
+    for index, entry in enumerate(config.targets):
+        yield ("targets", index), entry
+    for index, run in enumerate(config.runs):
+        if run.compare is not None:
+            yield ("runs", index, "compare"), run.compare
 
 
 def _entry(path: Path, entry: RunEntry) -> Iterator[Problem]:
     try:
-        params = registry.load("scenarios", entry.scenario).PARAMS
+        scenario = registry.load("scenarios", entry.scenario)
     except registry.UnknownName as error:
         yield (*path, "scenario"), str(error)
         return
+    params = scenario.PARAMS
     given: list[tuple[Path, str, Any]] = [(("params", key), key, value) for key, value in entry.params.items()]
     given += [(("sweep", key, i), key, v) for key, values in entry.sweep.items() for i, v in enumerate(values)]
     for where, key, value in given:
         if key not in params:
             yield (*path, *where[:2]), f"unknown parameter {key!r} of {entry.scenario}; {nearest(key, params)}"
-        elif text := params[key].problem(value):
+        elif text := params[key].problem(value) or _said_by(scenario, key, value):
             yield (*path, *where), text
         if key in entry.sweep and where[0] == "params":
             yield (*path, *where), f"{key!r} is in params and in sweep; expected it in one of them"
     for key, values in entry.sweep.items():
         if len({repr(value) for value in values}) < len(values):
             yield (*path, "sweep", key), f"a value of {key!r} is listed twice; expected each once"
-    for key in entry.limits:
-        limit = limits.parse(key)
-        if limit is None:
-            yield (*path, "limits", key), f"unknown limit {key!r}; expected {limits.FORM}"
-        elif limit.op not in _TIMED:
-            yield (*path, "limits", key), f"unknown operation {limit.op!r} in a limit; {nearest(limit.op, _TIMED)}"
-    if entry.limits and entry.mode == "verify":
-        yield (*path, "limits"), "limits need timings, and mode is verify; expected mode measure or both"
+    yield from problems_timed.of_entry(path, entry, getattr(scenario, "CASES", None))
+
+
+def _said_by(scenario: Any, key: str, value: Any) -> str | None:
+    """What a scenario itself finds wrong with a parameter, if it looks."""
+    look = getattr(scenario, "problem", None)
+    text: str | None = look(key, value) if look is not None else None
+    return text
 
 
 def _cells(config: RunConfig) -> list[Problem]:
@@ -187,7 +195,8 @@ def _twins(config: RunConfig) -> list[Problem]:
     for index, entry in enumerate(config.runs):
         for values in itertools.product(*entry.sweep.values()):
             given = entry.params | dict(zip(entry.sweep, values, strict=True))
-            cell = f"{entry.scenario} {entry.beyond_contract} {sorted((key, repr(v)) for key, v in given.items())}"
+            about = (entry.scenario, entry.compare, entry.beyond_contract)
+            cell = f"{about} {sorted((key, repr(v)) for key, v in given.items())}"
             if (before := first.setdefault(cell, index)) != index:
                 text = f"plans a cell that runs.{before} plans too; give one of them another parameter value"
                 found.setdefault(index, (("runs", index), text))

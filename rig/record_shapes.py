@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from rig import limits, problems
 from rig.errors import UsageError
 from rig.marks import Marks
-from rig.stats import NUM_BUCKETS, SUB_BUCKETS
+from rig.stats import NUM_BUCKETS
+from rig.timing_shapes import Comparison, Count, Latency, Seconds, Shape
 
 
 def _is_id(text: str) -> str:
@@ -26,15 +27,7 @@ def _is_limit(name: str) -> str:
     return name
 
 
-Count = Annotated[int, Field(ge=0, lt=1 << 63)]
-Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 Verdict = Literal["SKIP", "PASS", "INCOMPLETE", "FAIL", "HANG", "INVALID", "ERROR"]
-
-
-class Shape(BaseModel):
-    """No conversions; keys that nobody relies on may be there."""
-
-    model_config = ConfigDict(strict=True)
 
 
 class Kept(Shape):
@@ -52,6 +45,7 @@ class Planned(Shape):
     mode: Literal["verify", "measure", "both"]
     params: dict[str, Any]
     limits: dict[Annotated[str, AfterValidator(_is_limit)], float]
+    ratio_min: dict[str, float] = Field(default_factory=dict)
 
 
 class PlannedSeat(Shape):
@@ -97,7 +91,7 @@ class Seat(Kept):
     uuid: str | None
     backends: list[Backend]
     environment: dict[str, Any]
-    versions: dict[str, Any] = {}
+    versions: dict[str, Any] = Field(default_factory=dict)
 
 
 class Control(Kept):
@@ -122,18 +116,6 @@ class Finding(Kept):
     overwriter: dict[str, Any] | None = None
 
 
-class Histogram(Shape):
-    sub_buckets: Annotated[int, Field(ge=SUB_BUCKETS, le=SUB_BUCKETS)]
-    n: Count
-    max_ns: Count
-    counts: list[Annotated[list[Annotated[int, Field(ge=0, lt=1 << 53)]], Field(min_length=2, max_length=2)]]
-
-
-class Latency(Shape):
-    n: Count
-    histogram: Histogram
-
-
 class Assignment(Kept):
     assignment: str
     verdict: Verdict
@@ -144,6 +126,7 @@ class Assignment(Kept):
     findings: list[str]
     latency: dict[str, Latency]
     coverage: dict[str, Any]
+    comparison: Comparison | None = None
 
 
 class Lost(Kept):
@@ -179,6 +162,7 @@ def check(records: Sequence[dict[str, Any]], path: Path) -> None:
         if shape is Run and number > 1:
             raise UsageError(f"{place}: a second run record; expected the records of one run")
         if isinstance(told, Assignment):
-            for op, latency in told.latency.items():
+            theirs = told.comparison.latency if told.comparison else {}
+            for op, latency in [*told.latency.items(), *theirs.items()]:
                 if any(index >= NUM_BUCKETS for index, _ in latency.histogram.counts):
                     raise UsageError(f"{place}: latency.{op}: a bucket beyond the last one, {NUM_BUCKETS - 1}")

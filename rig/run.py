@@ -27,7 +27,7 @@ from rig.progress import make_progress
 from rig.records import Record
 from rig.report import last_line, write_reports
 from rig.seats import Node, Seat, found, number_seats
-from rig.sources import target_spec
+from rig.sources import recorded, target_spec
 from rig.verdict import EXIT_INTERRUPTED
 
 CONTROLS_S = 300.0  # for all controls of one seat
@@ -54,9 +54,10 @@ def run(config: RunConfig, options: Options | None = None) -> tuple[str, int]:
     """
     options = options or Options()
     targets = {spec["name"]: spec for spec in map(target_spec, config.targets)}
+    rivals = {spec["name"]: spec for spec in map(target_spec, config.compared)}
     folder = make_folder(config.name, options.out, is_job=is_job())
-    journal = Journal(config, folder=folder, about=_about(options, targets))
-    one = _Run(config, options, targets=targets, journal=journal)
+    journal = Journal(config, folder=folder, about=_about(options, targets, rivals))
+    one = _Run(config, options, targets=targets | rivals, journal=journal)
     outcome = one.execute()
     return one.finish(**outcome)
 
@@ -159,13 +160,16 @@ class _Run:
 
     def _jobs(self, planned: Plan, seat: Seat) -> list[Job]:
         own = [a for a in planned.dicts() if a["seat"] == seat.id]
-        jobs = [
-            Job(subject=a["id"], timeout_s=a["timeout_s"], assignment=a, target=self._targets[a["target"]]) for a in own
-        ]
+        jobs = [Job(subject=a["id"], timeout_s=a["timeout_s"], assignment=a, target=self._target(a)) for a in own]
         if self._config.controls:
             backends = tuple(dict.fromkeys(a["backend"] for a in own))
             jobs.insert(0, Job(subject="controls", timeout_s=CONTROLS_S, backends=backends))
         return jobs
+
+    def _target(self, assignment: Mapping[str, Any]) -> dict[str, Any]:
+        """What an assignment's worker loads, with what it is compared to."""
+        spec, rival = self._targets[assignment["target"]], assignment["baseline"]
+        return spec | {"baseline": self._targets[rival]} if rival else spec
 
     def _dispatch(self, crew: Crew, jobs: Mapping[str, Sequence[Job]]) -> None:
         self._progress.phase("controls" if self._config.controls else "assignments")
@@ -191,16 +195,16 @@ class _Run:
         os._exit(exit_code)
 
 
-def _about(options: Options, targets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What the run record says besides config and plan; a target's source stays out, its hash is in."""
-    told = {name: {k: v for k, v in spec.items() if k != "source"} for name, spec in targets.items()}
-    for spec in told.values():
-        spec["path"] = spec["path"] and os.path.abspath(spec["path"])  # what repeats a run may start elsewhere
+def _about(
+    options: Options, targets: Mapping[str, Mapping[str, Any]], rivals: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What the run record says besides config and plan."""
     return {
         "config_file": options.config_file,
         "overrides": list(options.overrides),
         "only": list(options.only),
-        "targets": told,
+        "targets": recorded(targets),
+        "baselines": recorded(rivals),
         "versions": versions(),
         "command": sys.argv[1:],
     }

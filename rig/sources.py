@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,14 @@ def target_spec(entry: str) -> dict[str, Any]:
         f"unknown target {entry!r}; expected a built-in name, a dotted module or a path to a .py file; "
         f"{nearest(entry, known)}"
     )
+
+
+def recorded(targets: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Targets as they are recorded: without source, with the hash."""
+    told = {name: {k: v for k, v in spec.items() if k != "source"} for name, spec in targets.items()}
+    for spec in told.values():
+        spec["path"] = spec["path"] and os.path.abspath(spec["path"])  # what repeats a run may start elsewhere
+    return told
 
 
 def _check_variant(name: str, variant: str) -> None:

@@ -68,8 +68,8 @@ class Target:
             args = (self.device, op.max_writes, *depth)
         elif op.what in ("uva", "nonuva"):
             args = (op.size, dtype)
-        if op.guard is not None and takes(kind, "guard"):
-            keywords["guard"] = op.guard
+        wanted = {"guard": op.guard, "tracking": op.tracking}
+        keywords |= {key: value for key, value in wanted.items() if value is not None and takes(kind, key)}
         if self.manager is not None and takes(kind, "manager"):
             keywords["manager"] = self.manager
 

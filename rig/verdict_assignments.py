@@ -11,7 +11,7 @@ from rig.records import Record
 
 _BLANK: Record = {
     **{"reason": "", "attempt": 1, "elapsed_s": 0.0, "checked_words": 0},
-    **{"latency": {}, "coverage": {}},
+    **{"latency": {}, "coverage": {}, "comparison": None},
 }
 _PLANNED = ("id", "scenario", "target", "seat", "backend", "mode", "params")
 
@@ -39,7 +39,7 @@ def judge_assignments(
 
 def _judge(planned: Record, record: Record | None, found: Counter[str]) -> Record:
     """A PASS that checked nothing is a SKIP, and one beside findings is a FAIL."""
-    shown = {key: planned[key] for key in _PLANNED}
+    shown = {key: planned[key] for key in _PLANNED} | {"ratio_min": planned.get("ratio_min") or {}}
     if record is None:
         verdict = "FAIL" if found else "INCOMPLETE"
         return _BLANK | shown | {"verdict": verdict, "reason": "no record", "findings": sorted(found.elements())}
@@ -59,14 +59,16 @@ def _judge(planned: Record, record: Record | None, found: Counter[str]) -> Recor
 
 
 def _apply_limits(plan: Sequence[Record], judged: dict[str, Record]) -> list[Record]:
-    """Fail, in place, the passed assignments that broke a limit; returns the findings."""
+    """Fail, in place, the passed assignments that broke a limit or a comparison; returns the findings."""
     cells: dict[str, list[Record]] = {}
     for planned in plan:
-        if planned["limits"] and judged[planned["id"]]["verdict"] == "PASS":
+        if (planned["limits"] or planned.get("ratio_min")) and judged[planned["id"]]["verdict"] == "PASS":
             cells.setdefault(planned["id"].rpartition("@")[0], []).append(planned)
     findings: list[Record] = []
     for _, cell in sorted(cells.items()):
-        for broken in limits.check([judged[p["id"]] for p in cell], cell[0]["limits"]):
+        told = [judged[p["id"]] for p in cell]
+        slow = limits.check(told, cell[0]["limits"])
+        for broken in (*slow, *(b for a in told for b in limits.check_ratios(a, cell[0].get("ratio_min") or {}))):
             before = judged[broken.assignment]
             verdict = worst([before["verdict"], "FAIL" if broken.is_judged else "INCOMPLETE"])
             after = before | {"verdict": verdict, "reason": before["reason"] or broken.text}

@@ -9,18 +9,21 @@ import socket
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from rig import controls, registry
+from rig.bench import Benched, bench
+from rig.body import Body, not_imported
 from rig.cause import Finding
 from rig.drive import Progress
-from rig.judge import Cell, Result, device_of, measure, raised, verify
-from rig.loading import ImportFailedError, loaded
-from rig.traits import one_line
+from rig.errors import UsageError
+from rig.judge import Cell, Result, device_of, measure, verify
+from rig.loading import ImportFailedError, contenders, loaded
 
 _CPU_BACKENDS = ("sim", "cpu")
+T = TypeVar("T", Result, Benched)
 
 
 class Worker:
@@ -86,7 +89,7 @@ class Worker:
         begin = time.monotonic()
         deadline_ns = time.perf_counter_ns() + int(assignment["timeout_s"] * 1e9)
         self._progress = Progress(assignment=assignment["id"], deadline_ns=deadline_ns)
-        body = _Body(assignment)
+        body = Body(assignment)
         try:
             for finding in self._judge(assignment, target, body):
                 body.findings.append(finding)
@@ -106,16 +109,17 @@ class Worker:
     def close(self) -> None:
         """Nothing outlives an assignment; the device's memory goes with the process."""
 
-    def _judge(self, assignment: Mapping[str, Any], target: Mapping[str, Any], body: _Body) -> Iterator[Finding]:
+    def _judge(self, assignment: Mapping[str, Any], target: Mapping[str, Any], body: Body) -> Iterator[Finding]:
         """Fill in `body`; yields the findings."""
-        backend = assignment["backend"]
+        backend, baseline = assignment["backend"], target.get("baseline")
         if self._lost_in is not None:
             body.verdict, body.reason = "INCOMPLETE", f"the device was lost in {self._lost_in}"
             return
-        if reason := self._unsuited(backend, target):
-            body.skip(reason)
-            return
-        if self._spoilt(backend, target):
+        for spec in filter(None, (target, baseline)):
+            if reason := self._unsuited(backend, spec):
+                body.skip(reason)
+                return
+        if self._spoilt(backend, target, baseline):
             body.verdict, body.reason = "INCOMPLETE", self._unfit or ""
             return
         cell = Cell(
@@ -126,6 +130,9 @@ class Worker:
             seed=assignment["seed"],
             seat=self.seat,
         )
+        if hasattr(registry.load("scenarios", cell.scenario), "CASES"):
+            yield from self._bench(cell, assignment, target, body)
+            return
         mode = assignment["mode"]
         try:
             if mode in ("verify", "both"):
@@ -135,20 +142,31 @@ class Worker:
                 with loaded(target, device=cell.device) as module:
                     body.measured(self._noted((yield from measure(cell, module, progress=self._progress)), assignment))
         except ImportFailedError as error:
-            if target["kind"] == "builtin" and isinstance(error.__cause__, ModuleNotFoundError):
-                body.skip(f"not installed here: {error.__cause__}")
-                return
-            yield raised(error.__cause__ or error, f"import of {assignment['target']}")
+            yield from not_imported(error, target, body)
 
-    def _noted(self, result: Result, assignment: Mapping[str, Any]) -> Result:
+    def _bench(
+        self, cell: Cell, assignment: Mapping[str, Any], target: Mapping[str, Any], body: Body
+    ) -> Iterator[Finding]:
+        """A timed scenario, alone or against the target's baseline."""
+        try:
+            with contenders(target, device=cell.device) as (one, *others):
+                benched = yield from bench(cell, one, next(iter(others), None), progress=self._progress)
+                body.benched(self._noted(benched, assignment))
+        except ImportFailedError as error:
+            yield from not_imported(error, target, body)
+        except UsageError as error:  # a file that lies on the driver's machine, but not on this one
+            body.verdict, body.reason = "INCOMPLETE", str(error)
+
+    def _noted(self, result: T, assignment: Mapping[str, Any]) -> T:
         if result.device_lost:
             self._lost_in = assignment["id"]
         return result
 
-    def _spoilt(self, backend: str, target: Mapping[str, Any]) -> bool:
+    def _spoilt(self, backend: str, target: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> bool:
         """Whether an earlier target's code left this process unfit to judge: a control tells, when targets change."""
-        before, self._guest = self._guest, target["name"] if _is_foreign(target) else None
-        if before is not None and before != target["name"] and self._unfit is None:
+        guests = [spec["name"] for spec in (target, baseline) if spec and _is_foreign(spec)]
+        before, self._guest = self._guest, guests[-1] if guests else None
+        if before is not None and before not in (target["name"], *guests) and self._unfit is None:
             control = next(c for c in controls.CONTROLS if backend in c.backends)
             try:
                 record = controls.check(control, backend=backend, device=self.device, seat=self.seat)
@@ -179,58 +197,3 @@ def _is_foreign(target: Mapping[str, Any]) -> bool:
     """Whether a target finds its device itself."""
     name = target["name"].partition(":")[0]
     return target["kind"] != "builtin" or getattr(registry.load("targets", name), "FOREIGN", False)
-
-
-class _Body:
-    """The assignment's record while it is made."""
-
-    def __init__(self, assignment: Mapping[str, Any]) -> None:
-        self.assignment = assignment
-        self.verdict, self.reason = "PASS", ""
-        self.findings: list[Finding] = []
-        self.checked_words = 0
-        self.latency: dict[str, Any] = {}
-        self.coverage: dict[str, int] = {}
-
-    def skip(self, reason: str) -> None:
-        self.verdict, self.reason = "SKIP", reason
-
-    def verified(self, result: Result) -> None:
-        self.checked_words = result.checked.words
-        self.coverage = result.checked.coverage()
-        self._note(result)
-
-    def measured(self, result: Result) -> None:
-        if result.measure is not None:
-            self.latency = result.measure.latency()
-        self._note(result)
-
-    def _note(self, result: Result) -> None:
-        if result.skip is not None:
-            self.skip(result.skip)
-        elif result.hang is not None:
-            self.verdict, self.reason = "HANG", f"timeout_s={self.assignment['timeout_s']:g}: {result.hang}"
-        elif result.note is not None:
-            self.reason = result.note
-
-    def record(self, *, elapsed_s: float) -> dict[str, Any]:
-        """The body; findings make it a FAIL unless the rig itself failed."""
-        verdict, reason = self.verdict, self.reason
-        if self.findings and verdict in ("PASS", "SKIP"):
-            more = f" (and {len(self.findings) - 1} more)" if len(self.findings) > 1 else ""
-            verdict, reason = "FAIL", "; ".join(filter(None, [self.findings[0].summary + more, reason]))
-        if verdict != "ERROR":  # a traceback of ours keeps its lines
-            reason = one_line(reason)
-        asked = {key: self.assignment[key] for key in ("id", "scenario", "target", "seat", "backend", "mode", "params")}
-        return {
-            "type": "assignment",
-            **asked,
-            "verdict": verdict,
-            "reason": reason,
-            "attempt": 1,
-            "elapsed_s": round(elapsed_s, 3),
-            "checked_words": self.checked_words,
-            "findings": [finding.kind for finding in self.findings],
-            "latency": self.latency,
-            "coverage": self.coverage,
-        }

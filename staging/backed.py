@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from staging.defaults import manager_for
-from staging.dtypes import carrier, nbytes_of, shape_of
+from staging.dtypes import carrier, nbytes_of, shape_of, whole
 from staging.exact import Array
 from staging.group import BackedGroup, Place, group_of
 from staging.manager import DeviceMemoryManager
@@ -93,7 +92,7 @@ class UvaBackedTensor(Exclusive):
     def copy_to_uva(self, n: int | None = None) -> torch.Tensor:
         """Publish all rows or the first `n`, unless the current slot holds them already; returns and rebinds
         `.device_tensor`. Raises ValueError for n outside 0 to the number of rows, else as the pool does."""
-        num_rows = self.shape[0] if n is None else operator.index(n)
+        num_rows = self.shape[0] if n is None else whole(n, "n")
         if not 0 <= num_rows <= self.shape[0]:
             raise ValueError(f"n={n}: the tensor has {self.shape[0]} rows")
         return self._publish(num_rows)
@@ -103,6 +102,7 @@ class UvaBackedTensor(Exclusive):
         """Tell, under tracking="caller", that `rows` changed: an index, a slice, any indices, a mask, or all."""
         if self.tracking != "caller":
             raise ValueError("mark_dirty is for tracking='caller'; tracking='compare' finds changes itself")
+        self.manager.check()
         lowest = 0 if rows is None else _lowest(rows, self.shape[0])
         self._follow_group()
         self._dirty_from = min(self._dirty_from, lowest)
@@ -172,7 +172,7 @@ def _lowest(rows: Any, num_rows: int) -> int:
         picked = np.arange(num_rows)[rows]
     else:
         picked = np.atleast_1d(np.asarray(list(rows) if isinstance(rows, Iterable) else rows))
-        if picked.dtype == np.bool_ and len(picked) == num_rows:
+        if picked.dtype == np.bool_ and picked.shape == (num_rows,):
             picked = np.flatnonzero(picked)
         if picked.size and (picked.dtype.kind not in "iu" or picked.min() < 0 or picked.max() >= num_rows):
             raise IndexError(f"rows {rows!r}: give indices from 0 to {num_rows - 1}, a slice, a mask, or None for all")

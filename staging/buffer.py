@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 
 from staging.defaults import manager_for
-from staging.dtypes import carrier, nbytes_of, shape_of
+from staging.dtypes import carrier, nbytes_of, shape_of, whole
 from staging.manager import DeviceMemoryManager
 from staging.usage import Exclusive, exclusive
 
@@ -66,11 +65,10 @@ class UvaBuffer(Exclusive):
 
     def rows(self, n: int | None) -> int:
         """`n` as a count of rows of this buffer; raises ValueError outside 0 to their number."""
-        if n is None:
-            return self.shape[0]
-        if not 0 <= operator.index(n) <= self.shape[0]:
+        num_rows = self.shape[0] if n is None else whole(n, "n")
+        if not 0 <= num_rows <= self.shape[0]:
             raise ValueError(f"n={n}: the buffer has {self.shape[0]} rows")
-        return operator.index(n)
+        return num_rows
 
 
 class NonUvaBuffer(UvaBuffer):

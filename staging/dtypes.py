@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ CARRIERS: dict[torch.dtype, np.dtype] = {
     torch.float32: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64),
 }
+
+_NBYTES_MAX = 2**63 - 1
 
 
 def carrier(dtype: torch.dtype) -> np.dtype:
@@ -49,5 +52,30 @@ def shape_of(size: int | Sequence[int], *, rank_max: int | None = None) -> tuple
 
 
 def nbytes_of(shape: Sequence[int], dtype: torch.dtype) -> int:
-    """Bytes of a dense tensor."""
-    return math.prod(shape) * carrier(dtype).itemsize
+    """Bytes of a dense tensor; raises OverflowError where no machine could address them."""
+    nbytes = math.prod(shape) * carrier(dtype).itemsize
+    if nbytes > _NBYTES_MAX:
+        raise OverflowError(f"{tuple(shape)} of {dtype} takes {nbytes} bytes; the limit of a tensor is {_NBYTES_MAX}")
+    return nbytes
+
+
+def check_out(out: object, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+    """Raise TypeError or ValueError unless a copy of that form can be queued into `out`."""
+    if not isinstance(out, torch.Tensor):
+        raise TypeError(f"out is a {type(out).__name__}; give a tensor on {device}, or None for a new one")
+    if out.shape != shape or out.dtype != dtype or out.device != device:
+        raise ValueError(
+            f"out is {tuple(out.shape)} {out.dtype} on {out.device}; the values need {tuple(shape)} {dtype} on {device}"
+        )
+    if any(step == 0 and extent > 1 for step, extent in zip(out.stride(), shape, strict=True)):
+        raise ValueError(f"out has strides {out.stride()}: its elements share memory; give one that is not expanded")
+    if out.requires_grad and torch.is_grad_enabled():
+        raise ValueError("out requires grad; pass out.detach()")
+
+
+def whole(value: Any, name: str) -> int:
+    """`value` by operator.index; the TypeError names the argument."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r} of type {type(value).__name__}: give an integer") from None

@@ -46,9 +46,14 @@ def exact(values: Any, dtype: torch.dtype) -> Array:
             return _from_list(values, dtype)
         except (TypeError, OverflowError, ValueError):
             pass  # not all plain integers in range: take the long way, which says what is wrong
+    carrier(dtype)  # raises where it is not served
     if isinstance(values, torch.Tensor):
         if values.device.type != "cpu":
             raise ValueError(f"values lie on {values.device}; stage from host memory (call .cpu() first)")
+        if values.layout != torch.strided:
+            raise ValueError(f"values are a tensor of layout {values.layout}; call .to_dense() first")
+        if values.dtype not in CARRIERS:
+            raise TypeError(f"values of type {values.dtype} cannot become {_name(dtype)}")
         if values.dtype == dtype:
             return _tensor_bits(values)
         source = _tensor_bits(values.float() if values.dtype == torch.bfloat16 else values)
@@ -80,7 +85,7 @@ def _from_list(values: list[Any], dtype: torch.dtype) -> Array:
 
 
 def _tensor_bits(tensor: torch.Tensor) -> Array:
-    tensor = tensor.detach().contiguous()
+    tensor = tensor.detach().resolve_neg().contiguous()
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.view(torch.uint16)
     bits: Array = tensor.numpy()

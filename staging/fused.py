@@ -9,11 +9,12 @@ import numpy as np
 import torch
 
 from staging.defaults import depth_of, manager_for
-from staging.dtypes import carrier
-from staging.elements import WORD, are_distinct
+from staging.dtypes import carrier, whole
+from staging.elements import WORD, ElementWrites, are_distinct
 from staging.exact import Array, exact
 from staging.launch import Launcher, PackedBatch
 from staging.manager import DeviceMemoryManager
+from staging.slots import Slot
 from staging.staged import StagedWriteTensor
 from staging.usage import Exclusive, all_exclusive, exclusive
 from staging.write_log import indices, lengths_of
@@ -34,7 +35,7 @@ class FusedStagedWriter(Exclusive):
         *,
         manager: DeviceMemoryManager | None = None,
     ) -> None:
-        if max_writes < 0:
+        if whole(max_writes, "max_writes") < 0:
             raise ValueError(f"max_writes={max_writes}: give a count >= 0")
         self.manager = manager_for(device, manager)
         self.device = self.manager.device
@@ -56,11 +57,19 @@ class FusedStagedWriter(Exclusive):
         staged writes are kept whenever it raises.
         """
         tensors = list(tensors)
-        logs = self._learn(tensors).logs
+        known = self._learn(tensors)
         self._check_table("output_ptrs", output_ptrs, torch.uint64, len(tensors))
         self._check_table("output_strides", output_strides, torch.int64, len(tensors))
+        self._apply(tensors, known)
+
+    def _apply(self, tensors: Sequence[StagedWriteTensor], known: _Known) -> None:
+        logs = known.logs
         batch = logs[0].batch if logs else None
-        if isinstance(batch, PackedBatch) and batch.logs == logs and True not in [tensor._held for tensor in tensors]:
+        if (
+            isinstance(batch, PackedBatch)
+            and batch.logs == logs
+            and True not in [tensor._in_call for tensor in tensors]
+        ):
             self._launcher.launch_batch(batch, [tensor.block for tensor in tensors])
             return
         staged = [tensor for tensor in tensors if tensor.log]
@@ -83,15 +92,46 @@ class FusedStagedWriter(Exclusive):
     ) -> None:
         """Note many writes for many tensors: write i goes to `tensors[tensor_ids[i]]`; else as `stage_writes`.
 
-        All or nothing over all of the tensors.
+        All or nothing over all of the tensors. Quickest for one element a write, each row of a tensor once, in arrays
+        (ids, rows and starts int64, values of the dtype of all tensors, which are 2-D).
         """
         known = self._learn(tensors)
-        ids = indices(tensor_ids, "tensor_ids")
-        if lengths is None and self._pack(known, ids, rows, starts, values):
+        packed = None if lengths is not None else self._pack(known, tensor_ids, rows, starts, values)
+        if packed is None:
+            self._stage(tensors, tensor_ids, rows, starts, values, lengths)
+        else:
+            PackedBatch(self._launcher, *packed, known.logs, known.addresses)
+
+    @exclusive
+    def apply_writes(
+        self,
+        tensors: Sequence[StagedWriteTensor],
+        tensor_ids: Any,
+        rows: Any,
+        starts: Any,
+        values: Any,
+        lengths: Any = None,
+    ) -> None:
+        """`stage` and `apply` of the same tensors in one call, at less cost; behind what they have staged already."""
+        known = self._learn(tensors)
+        packed = None if lengths is not None else self._pack(known, tensor_ids, rows, starts, values)
+        if packed is None:
+            self._stage(tensors, tensor_ids, rows, starts, values, lengths)
+            self._apply(tensors, known)
             return
+        try:
+            self._launcher.launch_elements(*packed, [tensor.block for tensor in tensors])
+        except BaseException:
+            PackedBatch(self._launcher, *packed, known.logs, known.addresses)
+            raise
+
+    def _stage(
+        self, tensors: Sequence[StagedWriteTensor], tensor_ids: Any, rows: Any, starts: Any, values: Any, lengths: Any
+    ) -> None:
+        ids = indices(tensor_ids, "tensor_ids")
         if ids.min() < 0 or ids.max() >= len(tensors):
             raise IndexError(f"tensor_ids hold {ids.min()} to {ids.max()}; there are {len(tensors)} tensors")
-        rows, starts = (np.broadcast_to(exact(x, torch.int64), ids.shape) for x in (rows, starts))
+        rows, starts = _one_each(rows, "rows", len(ids)), _one_each(starts, "starts", len(ids))
         if isinstance(values, Iterable) and not hasattr(values, "__getitem__"):
             values = list(values)
         shape = np.shape(values) if not isinstance(values, torch.Tensor) else tuple(values.shape)
@@ -105,22 +145,24 @@ class FusedStagedWriter(Exclusive):
             for log, places, array in noted:
                 log.note(places, array)
 
-    def _pack(self, known: _Known, ids: Array, rows: Any, starts: Any, values: Any) -> bool:
-        """Put elements straight into a slot, where tensors and arrays are such that this takes no work for each one
-        on the host; False, having staged nothing, for all that is not so or is wrong."""
+    def _pack(self, known: _Known, ids: Any, rows: Any, starts: Any, values: Any) -> tuple[Slot, ElementWrites] | None:
+        """Elements put straight into a slot, where tensors and arrays are such that this takes no work for each one on
+        the host; None, having staged nothing, for all that is not so or is wrong."""
         span, width, kind, logs = known.num_rows, known.num_columns, known.kind, known.logs
-        if kind is None or values.__class__ is not np.ndarray or values.dtype is not kind or values.shape != ids.shape:
-            return False
-        if rows.__class__ is not np.ndarray or rows.dtype is not WORD or rows.shape != ids.shape:
-            return False
+        if not (ids.__class__ is rows.__class__ is values.__class__ is np.ndarray) or kind is None:
+            return None
+        if ids.dtype is not WORD or rows.dtype is not WORD or values.dtype is not kind or ids.ndim != 1 or not ids.size:
+            return None
+        if not ids.shape == rows.shape == values.shape:
+            return None
         in_one = type(starts) is int
         if not in_one and (getattr(starts, "dtype", None) is not WORD or np.shape(starts) != ids.shape):
-            return False
+            return None
         if not (0 <= starts < width if in_one else _all_below(starts, width)) or not _all_below(rows, span):
-            return False
+            return None
         for log in logs:
             if not log.idle or log.elements or log.offsets:
-                return False
+                return None
         slot, writes = self._launcher.room(len(ids), len(logs), span, kind.itemsize, has_columns=not in_one)
         keys = writes.keys
         np.multiply(ids, span, out=keys)
@@ -128,7 +170,7 @@ class FusedStagedWriter(Exclusive):
         found = are_distinct(keys)
         if found is None or found[0] < 0 or found[1] >= span * len(logs):
             self._launcher.drop([slot])
-            return False
+            return None
         writes.write_header()
         writes.table[:] = known.table
         if in_one:
@@ -136,8 +178,7 @@ class FusedStagedWriter(Exclusive):
         else:
             writes.columns[:] = starts
         writes.values(kind)[:] = values
-        PackedBatch(self._launcher, slot, writes, logs, known.addresses)
-        return True
+        return slot, writes
 
     def _learn(self, tensors: Sequence[StagedWriteTensor]) -> _Known:
         """What `stage` and `apply` need to know of tensors, worked out again whenever they are others."""
@@ -164,6 +205,8 @@ class FusedStagedWriter(Exclusive):
     def _check_table(self, name: str, table: torch.Tensor | None, dtype: torch.dtype, count: int) -> None:
         if table is None:
             return
+        if not isinstance(table, torch.Tensor):
+            raise TypeError(f"{name} is a {type(table).__name__}; give a tensor on {self.device}, or None")
         if table.numel() != count or table.dtype != dtype or table.device != self.device:
             raise ValueError(
                 f"{name} holds {table.numel()} entries of {table.dtype} on {table.device}; "
@@ -192,9 +235,17 @@ def _all_below(numbers: Array, limit: int) -> bool:
     return bool(np.maximum.reduce(numbers.view(np.uint64)) < limit)
 
 
+def _one_each(values: Any, what: str, num_writes: int) -> Array:
+    """int64[num_writes] from one entry per write, or one for all."""
+    array = indices(values, what)
+    if len(array) not in (1, num_writes):
+        raise ValueError(f"{len(array)} {what} for {num_writes} writes: give one per write, or one for all")
+    return np.broadcast_to(array, (num_writes,))
+
+
 def _picked(values: Any, mine: Array, lengths: Array) -> Any:
     """The values of the writes that `mine` marks, as the caller gave them, so that they are converted only once."""
-    one_each = len(values) == len(mine)  # one value, or one row of values, for each write
+    one_each = len(values) == len(mine) and lengths.min() == lengths.max()  # one value or row of values per write
     where = np.flatnonzero(mine if one_each else np.repeat(mine, lengths))
     if isinstance(values, torch.Tensor):
         return values[torch.from_numpy(where)]

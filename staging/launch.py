@@ -77,16 +77,26 @@ class Launcher:
                 return
         slot, writes = self._pack_elements(logs, targets)
         try:
-            self._launch_elements(slot, writes, targets)
-        finally:
+            self.launch_elements(slot, writes, targets)
+        except BaseException:
             slot.end_lease(_ENDED)
+            raise
 
     def launch_batch(self, batch: PackedBatch, targets: Sequence[Block]) -> None:
         """Queue the launch of a batch, which is given back then; `targets` are those of its logs."""
         self.manager.reclaim()
-        self._launch_elements(batch.slot, batch.writes, targets)
-        batch.slot.buffer.block.end = _ENDED
+        self.launch_elements(batch.slot, batch.writes, targets)
         batch.release()
+
+    def launch_elements(self, slot: Slot, writes: ElementWrites, targets: Sequence[Block]) -> None:
+        """Queue the launch of packed elements and end the slot's lease; if it raises, the lease goes on."""
+        block = slot.buffer.block
+        try:
+            self.manager.backend.apply_elements(block, writes, targets)
+        except BaseException:
+            _used(self.manager.backend.fence(), (block, *targets))  # whatever was queued still reads the slot
+            raise
+        block.end = _ENDED
 
     def room(
         self, num: int, num_targets: int, span: int, itemsize: int, *, has_columns: bool = False
@@ -118,23 +128,20 @@ class Launcher:
         """The elements of logs that hold nothing else: keys are flat offsets."""
         counts, span, size = [len(log.elements) for log in logs], max(map(_size, logs)), logs[0].itemsize
         slot, writes = self.room(sum(counts), len(logs), span, size)
-        writes.write_header()
-        writes.table[:] = [number for target in targets for number in (target.address, size)]
+        if len(logs) == 1:
+            writes.write_header_and_target(targets[0].address, size)
+        else:
+            writes.write_header()
+            writes.table[:] = [number for target in targets for number in (target.address, size)]
         keys, values, first = writes.keys, writes.values(np.dtype(f"u{size}")), 0
         for target, (log, count) in enumerate(zip(logs, counts, strict=True)):
             last = first + count
-            np.add(_naturals(list(log.elements)), target * span, out=keys[first:last])
+            keys[first:last] = _naturals(list(log.elements))
+            if target:
+                keys[first:last] += target * span
             values[first:last] = log.element_values().view(values.dtype)
             first = last
         return slot, writes
-
-    def _launch_elements(self, slot: Slot, writes: ElementWrites, targets: Sequence[Block]) -> None:
-        block = slot.buffer.block
-        try:
-            self.manager.backend.apply_elements(block, writes, targets)
-        except BaseException:
-            _used(self.manager.backend.fence(), (block, *targets))  # whatever was queued still reads the slot
-            raise
 
     def _launch_runs(self, logs: Sequence[WriteLog], targets: Sequence[Block]) -> None:
         for log in logs:

@@ -15,7 +15,17 @@ from staging.accounting import Accounting
 from staging.backend import Backend, Block
 from staging.errors import ClosedError, DeviceLostError, MemoryLimitError
 from staging.fence import StepEnd, wait_all
-from staging.policies import Growth, Guard, OnLimit, check_depth, check_growth, check_guard, check_on_limit
+from staging.policies import (
+    Growth,
+    Guard,
+    OnLimit,
+    check_depth,
+    check_growth,
+    check_guard,
+    check_limit_bytes,
+    check_on_limit,
+    check_wait_timeout_s,
+)
 from staging.published import Publishable, Published
 from staging.retired import RetiredMemory
 from staging.selection import Choice, choose
@@ -50,10 +60,10 @@ class DeviceMemoryManager:
     ) -> None:
         self.depth, self.guard = check_depth(depth), check_guard(guard)
         self.on_limit, self.growth = check_on_limit(on_limit), check_growth(growth)
+        self.limit_bytes, self.wait_timeout_s = check_limit_bytes(limit_bytes), check_wait_timeout_s(wait_timeout_s)
         self._choice: Choice = choose(device, backend)
         self.backend: Backend = self._choice.backend
         self.device = self.backend.device
-        self.limit_bytes, self.wait_timeout_s = limit_bytes, wait_timeout_s
         self.accounting = Accounting()
         self._steps = Steps(self.backend)
         self._retired = RetiredMemory(self.backend, self.accounting)
@@ -126,6 +136,8 @@ class DeviceMemoryManager:
             tensors = self.published.singles()
         tensors = list(tensors)
         for position, tensor in enumerate(tensors):
+            if not hasattr(tensor, "mark_dirty"):
+                raise TypeError(f"tensors[{position}] is a {type(tensor).__name__}, not a UvaBackedTensor")
             if tensor.manager is not self:
                 raise ValueError(f"tensors[{position}] belongs to another manager; publish it there")
         for tensor in tensors:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from staging.dtypes import whole
+
 Guard = Literal["wait", "raise", "grow", "trust"]
 GUARDS = ("wait", "raise", "grow", "trust")
 
@@ -29,10 +31,24 @@ def check_on_limit(on_limit: OnLimit) -> OnLimit:
 
 
 def check_depth(depth: int | None) -> int | None:
-    """`depth` if a pool can have it; raises ValueError."""
-    if depth is not None and depth < 1:
+    """`depth` if a pool can have it; raises ValueError, or TypeError for no integer."""
+    if depth is not None and whole(depth, "depth") < 1:
         raise ValueError(f"depth={depth}: a pool needs at least 1 slot")
     return depth
+
+
+def check_limit_bytes(limit_bytes: int | None) -> int | None:
+    """`limit_bytes` if it can be one; raises ValueError, or TypeError for no integer."""
+    if limit_bytes is not None and whole(limit_bytes, "limit_bytes") < 0:
+        raise ValueError(f"limit_bytes={limit_bytes}: give bytes >= 0, or None for no limit")
+    return limit_bytes
+
+
+def check_wait_timeout_s(wait_timeout_s: float | None) -> float | None:
+    """`wait_timeout_s` if it can be one; raises ValueError."""
+    if wait_timeout_s is None or (isinstance(wait_timeout_s, (int, float)) and wait_timeout_s >= 0):
+        return wait_timeout_s
+    raise ValueError(f"wait_timeout_s={wait_timeout_s!r}: give seconds >= 0, or None for no limit")
 
 
 def check_growth(growth: Growth) -> Growth:

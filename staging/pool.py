@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from staging.defaults import depth_of, manager_for
-from staging.dtypes import shape_of
+from staging.dtypes import check_out, shape_of
 from staging.exact import Array, exact
 from staging.fence import StepEnd
 from staging.manager import DeviceMemoryManager
@@ -94,11 +94,8 @@ class UvaBufferPool(Exclusive):
         """As `copy_to_uva`, then a copy on the current stream into `out` or a new device tensor, which no later
         publish touches. Raises ValueError where `out` has another shape, dtype or device."""
         rows = self._rows(x)
-        if out is not None and (out.shape != rows.shape or out.dtype != self.dtype or out.device != self.device):
-            raise ValueError(
-                f"out is {tuple(out.shape)} {out.dtype} on {out.device}; the values need "
-                f"{rows.shape} {self.dtype} on {self.device}"
-            )
+        if out is not None:
+            check_out(out, rows.shape, self.dtype, self.device)
         slot, tensor = self._publish(rows)
         out = torch.empty_like(tensor) if out is None else out
         backend = self.manager.backend

@@ -1,4 +1,4 @@
-"""`stage_write` and `stage_write_elem` for what engines stage most, one plain number, in a few bytecodes."""
+"""`stage_write` and `stage_write_elem` for what engines stage most, plain numbers, in as few bytecodes as can be."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from staging.write_log import WriteLog
+from staging.dtypes import carrier
+from staging.write_log import STASH_NBYTES, WriteLog
 
 _SMALL = (1 << 30) - 1  # Python compares integers up to here fastest
 _PLAIN: dict[torch.dtype, tuple[Any, float, float]] = {
@@ -26,35 +27,53 @@ StageElement = Callable[[Any, Any], None]
 def short_ways(log: WriteLog, gate: list[Any], stage: Stage, stage_element: StageElement) -> tuple[Stage, StageElement]:
     """The two calls for a log. Everything else, and everything wrong, goes to `stage` and `stage_element`; so does
     every call while `gate` or `log.idle` is empty. Closures, since looking things up in an object would take longer
-    than noting a value; each notes it in one atomic operation, so threads cannot tear a write.
+    than noting a number; for 1-D tensors the second only. One number at a time goes into `log.elements`, by one atomic
+    operation, until a list of several comes: from then on, until the next apply, everything goes into the arrays.
     """
     if log.dtype not in _PLAIN or not log.shape[-1]:
         return stage, stage_element
     kind, low, high = _PLAIN[log.dtype]
-    elements, idle, rows, columns = log.elements, log.idle, log.shape[0], log.shape[-1]
+    elements, offsets, idle, lengths = log.elements, log.offsets, log.idle, log.lengths
+    take = log.contents.fromlist
+    limit = STASH_NBYTES // log.itemsize if carrier(log.dtype).kind in "iu" else 0
+    rows, width, pitch = log.shape[0], log.shape[-1], 1 if len(log.shape) == 1 else log.shape[1]
 
-    def in_rows(index: Any, start: Any, x: Any) -> None:
-        if type(x) is list and type(index) is int and type(start) is int and idle and gate and len(x) == 1:
-            value = x[0]
-            if type(value) is kind and low <= value <= high and 0 <= index < rows and 0 <= start < columns:
-                elements[index * columns + start] = value
-                return
+    def several(place: int, x: list[Any]) -> bool:
+        idle.clear()
+        try:
+            take(x)  # all of it or nothing
+            offsets.append(place)
+            lengths.append(len(x))
+        except (TypeError, OverflowError):
+            return False
+        finally:
+            idle.append(None)
+        return True
+
+    def short(index: Any, start: Any, x: Any) -> None:
+        if type(x) is list and idle and gate:
+            try:
+                num = len(x)
+                if 0 <= index < rows and 0 <= start <= width - num:
+                    place = index * pitch + start
+                    if num != 1 or offsets or type(place) is not int:
+                        if 0 < num < limit and not elements and type(place) is int and several(place, x):
+                            return
+                    else:
+                        value = x[0]
+                        if type(value) is kind and low <= value <= high:
+                            elements[place] = value
+                            return
+            except (TypeError, ValueError, RuntimeError):
+                pass  # no place in the tensor: `stage` says what is wrong
         stage(index, start, x)
-
-    def in_flat(index: Any, start: Any, x: Any) -> None:
-        if type(x) is list and type(index) is int and type(start) is int and idle and gate and len(x) == 1:
-            value = x[0]
-            if type(value) is kind and low <= value <= high and index >= 0 <= start and index + start < rows:
-                elements[index + start] = value
-                return
-        stage(index, start, x)
-
-    pitch = 1 if len(log.shape) == 1 else columns
 
     def element(index: Any, x: Any) -> None:
-        if type(index) is int and type(x) is kind and idle and gate and low <= x <= high and 0 <= index < rows:
-            elements[index * pitch] = x
-            return
+        if type(index) is int and type(x) is kind and idle and gate and not offsets and 0 <= index < rows:
+            value: Any = x
+            if low <= value <= high:
+                elements[index * pitch] = x
+                return
         stage_element(index, x)
 
-    return in_flat if len(log.shape) == 1 else in_rows, element
+    return stage if len(log.shape) == 1 else short, element

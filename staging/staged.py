@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from staging.defaults import depth_of, manager_for
 from staging.dtypes import carrier, nbytes_of, shape_of
-from staging.elements import WORD, are_distinct
+from staging.elements import WORD, ElementWrites, are_distinct
 from staging.exact import exact
 from staging.launch import Launcher, PackedBatch
 from staging.manager import DeviceMemoryManager
 from staging.short_way import short_ways
+from staging.slots import Slot
 from staging.usage import Exclusive, exclusive
 from staging.write_log import WriteLog, indices
 
@@ -51,7 +52,7 @@ class StagedWriteTensor(Exclusive):
         self.device_tensor = self.block.device.view(dtype).view(self.shape)
         self._launcher = Launcher(self.manager, self.max_concurrency)
         self.log = WriteLog(self.shape, dtype, stash=self._launcher.stash)
-        self._held = False
+        self._in_call = False
         self._pitch = self.log.itemsize * (self.shape[1] if len(self.shape) == 2 else 1)
         self._kind = None if dtype == torch.bfloat16 else carrier(dtype)
         if type(self).stage_write is StagedWriteTensor.stage_write:
@@ -65,11 +66,11 @@ class StagedWriteTensor(Exclusive):
 
     @property
     def _busy(self) -> bool:
-        return self._held
+        return self._in_call
 
     @_busy.setter
     def _busy(self, held: bool) -> None:
-        self._held = held
+        self._in_call = held
         self.log.hold(held)
 
     @property
@@ -100,34 +101,46 @@ class StagedWriteTensor(Exclusive):
         write. All or nothing: the first bad write is named and none is staged. An empty batch raises ValueError.
         Quickest for one element a write at one start, each row once, in arrays (rows int64, values of the dtype).
         """
-        if lengths is not None or not self._pack(rows, starts, values):
+        packed = None if lengths is not None else self._pack(rows, starts, values)
+        if packed is None:
             self._stage_writes(rows, starts, values, lengths)
+        else:
+            PackedBatch(self._launcher, *packed, [self.log], [self.block.address])
+
+    def apply_writes(self, rows: Any, starts: Any, values: Any, lengths: Any = None) -> None:
+        """`stage_writes` and `apply_write` in one call, at less cost; behind what is staged already."""
+        packed = None if lengths is not None else self._pack(rows, starts, values)
+        if packed is None:
+            self._stage_writes(rows, starts, values, lengths)
+            self.apply_write()
+            return
+        try:
+            self._launcher.launch_elements(*packed, (self.block,))
+        except RuntimeError as error:
+            PackedBatch(self._launcher, *packed, [self.log], [self.block.address])
+            self.manager.raise_if_lost(error)
+            raise
 
     @exclusive
     def _stage_writes(self, rows: Any, starts: Any, values: Any, lengths: Any) -> None:
         self.manager.check()
         self.log.stage_many(indices(rows, "rows"), starts, exact(values, self.dtype), lengths)
 
-    def _pack(self, rows: Any, start: Any, values: Any) -> bool:
-        """Put elements of one column straight into a slot, at no work for each one; False, having staged nothing, where
+    def _pack(self, rows: Any, start: Any, values: Any) -> tuple[Slot, ElementWrites] | None:
+        """Elements of one column, put straight into a slot at no work for each one; None, having staged nothing, where
         they are not such, are wrong, or something is staged or in progress already."""
         log, kind = self.log, self._kind
-        if (
-            kind is None
-            or rows.__class__ is not np.ndarray
-            or values.__class__ is not np.ndarray
-            or type(start) is not int
-        ):
-            return False
+        if rows.__class__ is not np.ndarray or values.__class__ is not np.ndarray or type(start) is not int:
+            return None
         if rows.dtype is not WORD or values.dtype is not kind or rows.shape != values.shape or rows.ndim != 1:
-            return False
+            return None
         if not rows.size or not log.idle or log.elements or log.offsets or not self.manager.gate:
-            return False
+            return None
         if not 0 <= start < self.shape[-1] or (start and len(self.shape) == 1):
-            return False
+            return None
         found = are_distinct(rows)
         if found is None or found[0] < 0 or found[1] >= self.num_rows:
-            return False
+            return None
         try:
             slot, writes = self._launcher.room(len(rows), 1, self.num_rows, log.itemsize)
         except RuntimeError as error:
@@ -135,25 +148,24 @@ class StagedWriteTensor(Exclusive):
             raise
         writes.write_header_and_target(self.block.address + start * log.itemsize, self._pitch)
         writes.keys[:] = rows
-        writes.values(values.dtype)[:] = values
-        PackedBatch(self._launcher, slot, writes, [log], [self.block.address])
-        return True
+        writes.values(kind)[:] = values
+        return slot, writes
 
     def apply_write(self) -> None:
         """Queue all staged writes on the current stream as one launch, and clear them; nothing staged, nothing
         done. If it raises, the log is kept and the next apply does all of it."""
         batch = self.log.batch
-        if self._held or not isinstance(batch, PackedBatch) or len(batch.logs) > 1:
+        if self._in_call or not isinstance(batch, PackedBatch) or len(batch.logs) > 1:
             self._apply_write()
             return
-        self._held = True
+        self._in_call = True
         try:
             self._launcher.launch_batch(batch, (self.block,))
         except RuntimeError as error:
             self.manager.raise_if_lost(error)
             raise
         finally:
-            self._held = False
+            self._in_call = False
 
     @exclusive
     def _apply_write(self) -> None:
@@ -173,4 +185,7 @@ class StagedWriteTensor(Exclusive):
 
 
 def _alive(tensor: weakref.ref[StagedWriteTensor]) -> StagedWriteTensor:
-    return cast("StagedWriteTensor", tensor())
+    alive = tensor()
+    if alive is None:
+        raise ReferenceError("the tensor that this stage_write belongs to was dropped; keep the tensor while you stage")
+    return alive

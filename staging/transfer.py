@@ -10,6 +10,7 @@ import torch
 
 from staging.buffer import UvaBuffer
 from staging.defaults import manager_for
+from staging.dtypes import check_out
 from staging.exact import exact
 from staging.manager import DeviceMemoryManager
 
@@ -26,21 +27,18 @@ def async_tensor_h2d(
 
     `dtype` defaults to `out`'s, else the data's own (for a list, what torch.tensor would take). The result
     never aliases `data`, which may be changed at once. Converts exactly (see staging.exact). Raises ValueError
-    where `out` has another shape, dtype or device.
+    where `out` has another shape, dtype or device, or is expanded.
     """
-    manager = manager_for(out.device if device is None and out is not None else device, manager)
+    manager = manager_for(out.device if device is None and isinstance(out, torch.Tensor) else device, manager)
     if isinstance(data, Iterable) and not hasattr(data, "__len__"):
         data = list(data)
     if dtype is None:
-        dtype = out.dtype if out is not None else _own_dtype(data)
+        dtype = out.dtype if isinstance(out, torch.Tensor) else _own_dtype(data)
     array = exact(data, dtype)
     if out is None:
         out = torch.empty(array.shape, dtype=dtype, device=manager.device)
-    elif out.shape != array.shape or out.dtype != dtype or out.device != manager.device:
-        raise ValueError(
-            f"out is {tuple(out.shape)} {out.dtype} on {out.device}; the data need "
-            f"{array.shape} {dtype} on {manager.device}"
-        )
+    else:
+        check_out(out, array.shape, dtype, manager.device)
     if array.size:
         source = UvaBuffer(array.size, dtype, manager=manager)  # dropped on return: freed behind the copy's fence
         source.np[...] = array.reshape(-1)
@@ -57,4 +55,8 @@ def _own_dtype(data: Any) -> torch.dtype:
         return data.dtype
     if isinstance(data, np.ndarray):
         return torch.from_numpy(np.empty(0, data.dtype.newbyteorder("="))).dtype
-    return {"b": torch.bool, "f": torch.get_default_dtype()}.get(np.asarray(data).dtype.kind, torch.int64)
+    try:
+        kind = np.asarray(data).dtype.kind
+    except ValueError:
+        kind = "O"  # ragged: the conversion says so
+    return {"b": torch.bool, "f": torch.get_default_dtype()}.get(kind, torch.int64)

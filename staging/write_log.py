@@ -179,7 +179,10 @@ def _index(value: Any, what: str) -> int:
 
 def indices(values: Any, what: str) -> Array:
     """int64[num_writes] from one number or a flat sequence; raises ValueError where empty or nested."""
-    array = exact(values, torch.int64)
+    try:
+        array = exact(values, torch.int64)
+    except (TypeError, OverflowError) as error:
+        raise type(error)(f"{what}: {error}") from None
     if array.ndim == 1 and len(array):
         return array
     if array.ndim > 1:

@@ -54,7 +54,7 @@ def last(text: str) -> re.Match[str]:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["rnu"], "unknown verb 'rnu'; did you mean 'run'? known: list, plan, report, run"),
+        (["rnu"], "unknown verb 'rnu'; did you mean 'run'? known: list, plan, report, run, table"),
         (["run"], "Missing argument 'CONFIG'"),
         (["run", "x", "--sed", "1"], "No such option '--sed'"),
         (["run", "x", "--seed", "y"], "'y' is not a valid integer"),
@@ -230,3 +230,45 @@ def test_report_exits_like_the_run(verdict: str, code: int, tmp_path: Path, caps
     log.close()
     assert rig("report", tmp_path) == code
     assert last(capsys.readouterr().out)["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    ("compare", "bar", "exit_code", "verdict"),
+    [("model", 1e-6, 0, "PASS"), ("model", 80_000, 3, "FAIL"), ("no_such.peer", 2, 4, "SKIP")],
+)
+def test_a_comparison_ends_with_its_exit(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    compare: str,
+    bar: float,
+    exit_code: int,
+    verdict: str,
+) -> None:
+    path = tmp_path / "c.yaml"
+    entry = {"scenario": "hot_path", "mode": "measure", "compare": compare, "ratio_min": {"elements_each": bar}}
+    params = {"cases": ["elements_each"], "rounds": 2, "round_ms": 0.1}
+    about = {"version": 1, "name": "c", "seats": {"kind": "cpu"}, "backends": ["cpu"], "controls": False}
+    path.write_text(yaml.safe_dump(about | {"runs": [entry | {"params": params}]}))
+    assert rig("run", path, "--local", "--out", tmp_path / "out") == exit_code
+    out = capsys.readouterr().out
+    assert last(out)["verdict"] == verdict
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert ("times as fast as model" in out) == (verdict == "FAIL")
+    assert set(report["run"]["baselines"]) == {compare}
+    assert set(report["run"]["targets"]) == {"staging"}
+    assert rig("table", tmp_path / "out") == (2 if verdict == "SKIP" else 0)
+    assert rig("report", tmp_path / "out") == exit_code
+
+
+def test_a_failed_comparison_is_replayed_by_its_command(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "version: 1\nname: c\nseats: {kind: cpu}\nbackends: [cpu]\ncontrols: false\nruns:\n"
+        "  - scenario: engine_step\n    mode: measure\n    compare: model\n    ratio_min: {steps: 80000}\n"
+        "    params: {rounds: 1, num_steps: 2, max_requests: 8, warm_up_steps: 2, start_requests: 2}\n"
+    )
+    assert rig("run", path, "--local", "--out", tmp_path / "out") == 3
+    failure = yaml.safe_load((tmp_path / "out" / "failures" / "1.yaml").read_text())
+    command = shlex.split(failure["command"])
+    assert "model" not in command[: command.index("--only")]
+    assert rig(*command[3:], "--out", tmp_path / "again") == 3

@@ -130,7 +130,7 @@ def test_dry_run_uses_the_expected_seats(kind: str, expect: dict[str, int], kind
     assert [seat.kind for seat in expected_seats(made)] == kinds
 
 
-@pytest.mark.parametrize("verb", [["plan", "configs/laptop.yaml"], ["plan", "gpu"], ["list"]])
+@pytest.mark.parametrize("verb", [["plan", "configs/laptop.yaml"], ["plan", "gpu"], ["plan", "compare_vllm"], ["list"]])
 def test_dry_verbs_import_nothing_heavy(verb: list[str]) -> None:
     code = (
         "import sys\nfrom rig.__main__ import main\n"

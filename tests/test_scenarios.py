@@ -10,7 +10,8 @@ from targets.faults import FAULTS, PLAIN
 from rig import ops, registry
 from rig.controls import defaults
 
-SCENARIOS = registry.names("scenarios")
+SCENARIOS = [name for name in registry.names("scenarios") if hasattr(registry.load("scenarios", name), "ops")]
+TIMED = [name for name in registry.names("scenarios") if name not in SCENARIOS]  # as a whole: see test_bench.py
 TARGETS = [name for name in registry.names("targets") if name in ("staging", "model")]
 SHORT = {"num_steps": 12}
 
@@ -64,6 +65,18 @@ def test_a_correct_target_passes(scenario, target, backend, pace):
     assert not judgement.found, judgement.found[0].summary
     assert judgement.result.skip is None
     assert judgement.result.checked.words > 500
+
+
+@pytest.mark.parametrize("scenario", TIMED)
+def test_a_scenario_timed_as_a_whole_says_what_it_compares_and_what_it_takes(scenario):
+    module = registry.load("scenarios", scenario)
+    assert module.SUMMARY
+    assert module.INVARIANTS
+    assert module.CASES
+    assert "rounds" in module.PARAMS
+    for name, param in module.PARAMS.items():
+        assert param.problem(param.default) is None, name
+        assert param.problem(object()), name
 
 
 DEEP = {"depth": 2, "in_flight": 5, "num_steps": 30}

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rig.stats import Histogram
+from rig.table import rows
 
 SUMMARY = "tables on standard output"
 _ROWS_MAX = 20
@@ -96,6 +97,8 @@ def _tables(report: dict[str, Any], look: box.Box | None) -> Iterator[Table | Te
     if report["controls"]:
         yield _table("control expects backend caught", _control_rows(report), look)
     yield _table("scenario target backend >cells >pass >skip >other >words >seconds", _group_rows(report), look)
+    if compared := list(_ratio_rows(report)):
+        yield _table("case against >time >its_time >ratio >p10_to_p90 >min", compared, look)
     latency = list(_latency_rows(report))
     if latency:
         yield _table("target backend operation >n >p50_us >p90_us >p99_us >max_us", latency, look)
@@ -149,6 +152,16 @@ def _group_rows(report: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
             f"{words:,}",
             f"{seconds:.1f}",
         )
+
+
+def _ratio_rows(report: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Compared cases; target and seat only where there are several."""
+    compared = rows(report)
+    targets, seats = ({row.target for row in compared}, {row.seat for row in compared})
+    for row in compared:
+        about = (row.target if len(targets) > 1 else "", row.case, row.seat if len(seats) > 1 else "")
+        times = (row.against, row.target_time, row.against_time)
+        yield " ".join(filter(None, about)), *times, row.ratio, row.spread, row.at_least
 
 
 def _latency_rows(report: dict[str, Any]) -> Iterator[tuple[Any, ...]]:

@@ -12,6 +12,7 @@ import torch
 
 SUMMARY = "vLLM's vllm.v1.worker.gpu.buffer_utils, as installed on the seat"
 
+_NUM_WORDS = 1024
 FOREIGN = True  # it works on the device that it finds, whatever the backend
 _COMPILED = ("vllm._C", "vllm._C_stable_libtorch", "vllm._moe_C", "vllm._rocm_C")
 
@@ -28,13 +29,35 @@ def load(*, fault: str | None, device: torch.device) -> Any:
     module = importlib.import_module("vllm.v1.worker.gpu.buffer_utils")
     if stripped and device.type == "cuda":
         vars(module)["get_accelerator_view_from_cpu_tensor"] = live_alias
+    if device.type == "cuda":
+        prove_live(module.UvaBuffer(_NUM_WORDS, torch.int32), whose="the rig" if stripped else "vLLM's compiled part")
     return module
+
+
+def prove_live(buffer: Any, *, whose: str) -> None:
+    """Write after the mapping and read on the device; NotLiveError unless the device sees it, twice.
+
+    A snapshot would make every publish a read of old words, and time a copy that was never made.
+    """
+    alias = buffer.uva()
+    for number in (0x5EED, 0x0DD5):
+        buffer.np[:] = number
+        seen = (alias + 0).cpu()  # the sum is made by a kernel, where the alias lives
+        if not bool((seen == number).all()):
+            raise NotLiveError(
+                f"the alias of pinned memory that {whose} makes is not live on {alias.device}: the host wrote "
+                f"{number:#x} after the mapping, the device read {int(seen[0]):#x}; nothing is judged or timed with it"
+            )
 
 
 def live_alias(pinned: torch.Tensor) -> torch.Tensor:
     """The device's view of pinned memory, which vLLM's compiled part would make."""
     raw = torch.as_tensor(_Pinned(pinned.view(-1).view(torch.uint8)), device="cuda")
     return raw.view(pinned.dtype).view(pinned.shape)
+
+
+class NotLiveError(Exception):
+    """The device does not see what the host writes into mapped memory."""
 
 
 class _Pinned:
