@@ -19,6 +19,7 @@ from staging.errors import (
     StagingError,
 )
 from staging.fused import FusedStagedWriter
+from staging.graph import HeldSlot
 from staging.manager import DeviceMemoryManager
 from staging.pool import Lease, UvaBufferPool
 from staging.staged import StagedWriteTensor
@@ -31,6 +32,7 @@ __all__ = [
     "DeviceLostError",
     "DeviceMemoryManager",
     "FusedStagedWriter",
+    "HeldSlot",
     "Lease",
     "MemoryLimitError",
     "NonUvaBuffer",

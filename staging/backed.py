@@ -38,6 +38,7 @@ class UvaBackedTensor(Exclusive):
         *,
         tracking: Tracking = "compare",
         guard: Guard | None = None,
+        name: str | None = None,
         manager: DeviceMemoryManager | None = None,
     ) -> None:
         if tracking not in ("compare", "caller"):
@@ -45,7 +46,9 @@ class UvaBackedTensor(Exclusive):
         self.manager = manager_for(None, manager)
         self.shape, self.dtype, self.tracking = shape_of(size), dtype, tracking
         self.device = self.manager.device
-        self.pool = UvaBufferPool(size, dtype, max_concurrency, guard=guard, manager=self.manager)
+        self.name = type(self).__name__ if name is None else name
+        self.pool = UvaBufferPool(size, dtype, max_concurrency, guard=guard, name=self.name, manager=self.manager)
+        self.pool.owner = type(self).__name__
         self.max_concurrency = self.pool.max_concurrency
         self._group: BackedGroup | None = None
         self._place = Place(0, self.shape, dtype)
@@ -123,11 +126,11 @@ class UvaBackedTensor(Exclusive):
         self._follow_group()
         if self._unchanged(min(num_rows, self._held)):
             self.manager.check()
+            self.manager.backend.refuse_capture()
             self._own = self._kept(num_rows)
             if self._in_group and self._group is not None:
                 self._group.set_apart(self)
             return self._own
-        self._held = 0  # until the publish below went through
         slot = self.pool.next_slot(num_rows)
         slot.buffer.np[:num_rows] = self.np[:num_rows]
         self._own = slot.buffer.publish(0, num_rows)

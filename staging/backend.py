@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from staging.elements import ElementWrites
+from staging.errors import StagingError
 from staging.fence import Fence, StepEnd
 from staging.packing import PackedWrites
 
@@ -40,6 +41,7 @@ class Block:
     end: StepEnd | None = None  # of its lease, where it is a slot; None while that goes on
     users: dict[Hashable, Fence] = field(default_factory=dict)  # the last known device work on it, by stream
     requested: int = 0  # host bytes that the caller asked for, without any rounding
+    name: str = ""  # of whoever's memory it is, in the statistics
     address: int = field(init=False)  # the device's
 
     def __post_init__(self) -> None:
@@ -146,6 +148,20 @@ class Backend(ABC):
         for block in blocks:
             for fence in block.fences():
                 self.order(fence)
+
+    def is_capturing(self, stream: Any = None) -> bool:
+        """Whether `stream` (default: the device's current one) records a graph; asking disturbs no capture."""
+        return False
+
+    def refuse_capture(self, *streams: Any) -> None:
+        """Raise StagingError while the current stream, or one of `streams`, records a graph: a fence, a query or an
+        allocation would ruin the graph, and a publish would happen once, not with each replay."""
+        if self.is_capturing() or (streams and any(map(self.is_capturing, streams))):
+            raise StagingError(
+                "a stream is capturing a graph, and staging can publish, apply, fence or allocate only outside of a "
+                "capture; nothing was done. Capture readers of pool.hold_for_graph().tensor, whose address stays, and "
+                "call its publish() before each replay"
+            )
 
     def rounded(self, nbytes: int) -> int:
         """Host bytes that an allocation of `nbytes` really takes."""

@@ -21,6 +21,7 @@ class UvaBuffer(Exclusive):
     device's. What is written through `.cpu` or `.np` is defined on the device from the next `uva()` on, for
     readers queued after it on the current stream; nothing protects earlier readers from the write: they must
     be done. One call at a time; any thread. When dropped, its memory is freed once queued readers are done.
+    `name` is what its memory is counted under in `manager.stats()`, by default the class's.
     Raises BackendUnavailableError where no backend serves the device, MemoryLimitError over the budget.
     """
 
@@ -31,14 +32,16 @@ class UvaBuffer(Exclusive):
         size: int | Sequence[int],
         dtype: torch.dtype,
         *,
+        name: str | None = None,
         manager: DeviceMemoryManager | None = None,
     ) -> None:
         self.manager = manager_for(None, manager)
+        self.name = type(self).__name__ if name is None else name
         self.shape = shape_of(size)
         self.dtype = dtype
         self.device = self.manager.device
         self.row_nbytes = nbytes_of(self.shape[1:], dtype)
-        self.block = self.manager.allocate(nbytes_of(self.shape, dtype), mapped=self._mapped)
+        self.block = self.manager.allocate(nbytes_of(self.shape, dtype), mapped=self._mapped, name=self.name)
         self._finalizer = self.manager.drop_with(self, self.block)
         self.cpu = self.block.host.view(dtype).view(self.shape)
         self.np: np.ndarray[Any, np.dtype[Any]] = self.block.host.numpy().view(carrier(dtype)).reshape(self.shape)
@@ -50,10 +53,11 @@ class UvaBuffer(Exclusive):
         """The device tensor of the first `n` rows (default: all), holding what the host wrote up to now.
 
         Where the backend copies, the copy is queued on the current stream and the host memory is kept until
-        it is done. Raises ValueError for n outside 0 to the number of rows.
+        it is done. Raises ValueError for n outside 0 to the number of rows, StagingError while capturing a graph.
         """
         rows = self.rows(n)
         self.manager.check()
+        self.manager.backend.refuse_capture()
         return self.publish(0, rows)
 
     def publish(self, start: int, stop: int) -> torch.Tensor:
@@ -62,6 +66,10 @@ class UvaBuffer(Exclusive):
         if stop != self._num_last:  # the same count comes again and again, and slicing a tensor takes its time
             self._last, self._num_last = self._device_tensor[:stop], stop
         return self._last
+
+    def drop(self) -> None:
+        """Retire the memory now, as if nobody held the buffer any more; no publish may follow. Again is fine."""
+        self._finalizer()
 
     def rows(self, n: int | None) -> int:
         """`n` as a count of rows of this buffer; raises ValueError outside 0 to their number."""

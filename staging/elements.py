@@ -26,7 +26,7 @@ _FIXED_AND_ONE = struct.Struct("10q")
 
 
 class ElementWrites:
-    """Host bytes (uint8, aligned to 8) as the packed elements of one launch; opened anew for each."""
+    """Host bytes (uint8, whole words, aligned to 8) as the packed elements of one launch; opened anew for each."""
 
     __slots__ = ("_views", "has_columns", "itemsize", "keys_at", "num", "num_targets", "packed", "span", "values_at")
 
@@ -83,8 +83,8 @@ class ElementWrites:
 
 
 def nbytes_of_elements(num: int, num_targets: int, itemsize: int, *, has_columns: bool = False) -> int:
-    """Of the packed bytes."""
-    return 8 * (HEADER + 2 * num_targets + (num << has_columns)) + num * itemsize
+    """Of the packed bytes, up to a whole word."""
+    return 8 * (HEADER + 2 * num_targets + (num << has_columns)) + (num * itemsize + 7 & ~7)
 
 
 def placed(packed: Array, addresses: Sequence[int]) -> Iterator[tuple[int, Array, Array]]:

@@ -52,6 +52,10 @@ class StepEnd:
         return False
 
 
+ENDED = StepEnd(-1).close(())
+"""Of a lease that nobody was given, or whose readers its block knows."""
+
+
 def wait_all(fences: Iterable[Fence], timeout_s: float | None = None) -> Fence | None:
     """Wait for every fence within one common time limit; returns the first that is not done, else None."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -33,6 +33,7 @@ class FusedStagedWriter(Exclusive):
         max_writes: int = 0,
         max_concurrency: int | None = None,
         *,
+        name: str | None = None,
         manager: DeviceMemoryManager | None = None,
     ) -> None:
         if whole(max_writes, "max_writes") < 0:
@@ -41,7 +42,8 @@ class FusedStagedWriter(Exclusive):
         self.device = self.manager.device
         self.max_writes = max_writes
         self.max_concurrency = depth_of(max_concurrency, self.manager)
-        self._launcher = Launcher(self.manager, self.max_concurrency)
+        self.name = type(self).__name__ if name is None else name
+        self._launcher = Launcher(self.manager, self.max_concurrency, self.name)
         self._known: _Known | None = None
 
     @exclusive

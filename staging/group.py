@@ -12,6 +12,7 @@ import torch
 from staging.backend import Block
 from staging.buffer import UvaBuffer
 from staging.dtypes import carrier, nbytes_of
+from staging.fence import ENDED
 from staging.manager import DeviceMemoryManager
 from staging.packing import Array
 from staging.policies import Guard
@@ -62,7 +63,7 @@ class BackedGroup:
         self.is_dirty = True  # by the callers' word, or because a member published alone
         self.views: list[torch.Tensor] = []
         """Each member's part of the current slot, on the device."""
-        self._ring = SlotRing((4096,), torch.uint8, depth, manager, guard)
+        self._ring = SlotRing((4096,), torch.uint8, depth, manager, guard, name="UvaBackedTensor")
         self._used = 0
         self._places: list[Place] = []
         self._apart: list[weakref.ref[Member]] = []  # members that are bound to something else
@@ -109,8 +110,12 @@ class BackedGroup:
             slot = self._ring.acquire(used)
             slot.step = manager.current_step
             slot.buffer.np[:used] = self.host[:used]
-            manager.backend.publish(slot.buffer.block, 0, used)
-            end = manager.lease_end(fenced=self._ring.guard != "trust")
+            try:
+                manager.backend.publish(slot.buffer.block, 0, used)
+                end = manager.lease_end(fenced=self._ring.guard != "trust")
+            except BaseException:
+                slot.end_lease(ENDED)  # nobody was given it
+                raise
             if self._slot is not None:
                 self._slot.end_lease(end)
             for pool in self._alone:

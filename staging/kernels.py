@@ -22,33 +22,37 @@ def load_ptr(pointers, element: tl.constexpr):
 
 
 @triton.jit
-def _move(source, address, length, element: tl.constexpr, chunk: tl.constexpr):
-    lanes = tl.arange(0, chunk)
-    inside = lanes < length
-    values = tl.load(source.to(tl.pointer_type(element)) + lanes, mask=inside)
-    tl.store(address.to(tl.pointer_type(element)) + lanes, values, mask=inside)
+def _move(source, address, first, length, step, element: tl.constexpr, chunk: tl.constexpr):
+    source = source.to(tl.pointer_type(element))
+    address = address.to(tl.pointer_type(element))
+    for start in range(first, length, step):
+        lanes = start + tl.arange(0, chunk)
+        inside = lanes < length
+        tl.store(address + lanes, tl.load(source + lanes, mask=inside), mask=inside)
 
 
-@triton.jit(do_not_specialize=["num_chunks"])
+@triton.jit(do_not_specialize=["num_runs"])
 def _scatter(
-    header,  # int64 [3, num_chunks]: destination address, source address, 16 * elements + element size
-    num_chunks,
+    header,  # int64 [3, num_runs]: destination address, source address, 16 * elements + element size
+    num_runs,
     chunk: tl.constexpr,
 ):
     mine = header + tl.program_id(0)
     address = tl.load(mine)
-    source = tl.load(mine + num_chunks)
-    extent = tl.load(mine + 2 * num_chunks)
+    source = tl.load(mine + num_runs)
+    extent = tl.load(mine + 2 * num_runs)
     length = extent >> 4
     itemsize = extent & 15
+    first = tl.program_id(1).to(tl.int64) * chunk
+    step = tl.num_programs(1).to(tl.int64) * chunk
     if itemsize == 4:
-        _move(source, address, length, tl.int32, chunk)
+        _move(source, address, first, length, step, tl.int32, chunk)
     elif itemsize == 8:
-        _move(source, address, length, tl.int64, chunk)
+        _move(source, address, first, length, step, tl.int64, chunk)
     elif itemsize == 2:
-        _move(source, address, length, tl.int16, chunk)
+        _move(source, address, first, length, step, tl.int16, chunk)
     else:
-        _move(source, address, length, tl.int8, chunk)
+        _move(source, address, first, length, step, tl.int8, chunk)
 
 
 @triton.jit
@@ -79,8 +83,8 @@ def _scatter_elements(
         target = key // span
         row = packed + _HEADER + 2 * target
         address = tl.load(row, mask=inside) + (key - target * span) * tl.load(row + 1, mask=inside)
-        column = tl.load(keys + num + index, mask=inside & (has_columns != 0), other=0)
-        address += column * itemsize
+        if has_columns != 0:
+            address += tl.load(keys + num + index, mask=inside, other=0) * itemsize
         if itemsize == 4:
             _put(values, index, address, inside, tl.int32)
         elif itemsize == 8:
@@ -94,11 +98,11 @@ def _scatter_elements(
         tl.atomic_xchg(word.to(tl.pointer_type(tl.int64)), value, sem="release", scope="sys")
 
 
-def scatter(header: torch.Tensor, num_chunks: int) -> Any:
-    """Queue the writes of a header (see staging.packing) on the current stream of the current device; returns
-    Triton's compiled kernel, of which the handle can be launched directly."""
-    launcher: Any = _scatter[(num_chunks,)]
-    return launcher(header, num_chunks, CHUNK)
+def scatter(header: torch.Tensor, num_runs: int, num_programs: int = 1) -> Any:
+    """Queue the runs of a header (see staging.packing) on the current stream of the current device, with that many
+    programs for each; returns Triton's compiled kernel, of which the handle can be launched directly."""
+    launcher: Any = _scatter[(num_runs, num_programs)]
+    return launcher(header, num_runs, CHUNK)
 
 
 def scatter_elements(packed: torch.Tensor, num_programs: int) -> Any:

@@ -11,14 +11,13 @@ import torch
 from staging.backend import Block
 from staging.buffer import UvaBuffer
 from staging.elements import Array, ElementWrites, nbytes_of_elements, placed
-from staging.fence import Fence, StepEnd
+from staging.fence import ENDED, Fence
 from staging.manager import DeviceMemoryManager
 from staging.packing import PackedWrites, pack
 from staging.slots import Slot, SlotRing
 from staging.write_log import WriteLog
 
 _FIRST_NBYTES = 4096
-_ENDED = StepEnd(-1).close(())  # of a slot whose only reader is a launch, known to its block
 
 
 class PackedBatch:
@@ -55,8 +54,9 @@ class Launcher:
     Large contents are stashed: they get a slot of their own as soon as they are staged, and are read from there.
     """
 
-    def __init__(self, manager: DeviceMemoryManager, depth: int) -> None:
+    def __init__(self, manager: DeviceMemoryManager, depth: int, name: str) -> None:
         self.manager = manager
+        self._name = name
         self._depth = depth
         self._rings: dict[str, SlotRing] = {}
         self._elements: dict[int, tuple[UvaBuffer, ElementWrites]] = {}  # how each packed slot is written, by its index
@@ -79,11 +79,12 @@ class Launcher:
         try:
             self.launch_elements(slot, writes, targets)
         except BaseException:
-            slot.end_lease(_ENDED)
+            slot.end_lease(ENDED)
             raise
 
     def launch_batch(self, batch: PackedBatch, targets: Sequence[Block]) -> None:
         """Queue the launch of a batch, which is given back then; `targets` are those of its logs."""
+        self.manager.refuse_capture()
         self.manager.reclaim()
         self.launch_elements(batch.slot, batch.writes, targets)
         batch.release()
@@ -96,7 +97,7 @@ class Launcher:
         except BaseException:
             _used(self.manager.backend.fence(), (block, *targets))  # whatever was queued still reads the slot
             raise
-        block.end = _ENDED
+        block.end = ENDED
 
     def room(
         self, num: int, num_targets: int, span: int, itemsize: int, *, has_columns: bool = False
@@ -116,13 +117,17 @@ class Launcher:
         self.manager.reclaim()
         slot = self._slot("stashed", values.nbytes)
         slot.buffer.np[: values.nbytes] = values.view("u1")
-        self.manager.backend.publish(slot.buffer.block, 0, values.nbytes)
+        try:
+            self.manager.backend.publish(slot.buffer.block, 0, values.nbytes)
+        except BaseException:
+            self.drop([slot])
+            raise
         return slot
 
     def drop(self, slots: Sequence[Slot]) -> None:
         """Give slots back whose contents are not wanted any more; queued work on them is known to their blocks."""
         for slot in slots:
-            slot.end_lease(_ENDED)
+            slot.end_lease(ENDED)
 
     def _pack_elements(self, logs: Sequence[WriteLog], targets: Sequence[Block]) -> tuple[Slot, ElementWrites]:
         """The elements of logs that hold nothing else: keys are flat offsets."""
@@ -157,13 +162,15 @@ class Launcher:
             backend.apply([block.device for block in blocks], writes, [target.device for target in targets])
         finally:  # whatever was queued before an error still reads the slots
             _used(backend.fence(), (*blocks, *targets))
-            slot.end_lease(_ENDED)
+            slot.end_lease(ENDED)
         self.drop(stashes)
 
     def _slot(self, what: str, nbytes: int) -> Slot:
         ring = self._rings.get(what)
         if ring is None:
-            ring = self._rings[what] = SlotRing((_FIRST_NBYTES,), torch.uint8, self._depth, self.manager)
+            ring = self._rings[what] = SlotRing(
+                (_FIRST_NBYTES,), torch.uint8, self._depth, self.manager, name=self._name
+            )
         slot = ring.acquire(nbytes)
         slot.step = self.manager.current_step
         return slot

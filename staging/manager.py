@@ -13,7 +13,7 @@ import torch
 
 from staging.accounting import Accounting
 from staging.backend import Backend, Block
-from staging.errors import ClosedError, DeviceLostError, MemoryLimitError
+from staging.errors import ClosedError, DeviceLostError, MemoryLimitError, StagingError
 from staging.fence import StepEnd, wait_all
 from staging.policies import (
     Growth,
@@ -69,6 +69,7 @@ class DeviceMemoryManager:
         self._retired = RetiredMemory(self.backend, self.accounting)
         weakref.finalize(self, self._retired.orphan).atexit = False
         self.published = Published()
+        self.held: dict[object, str] = {}  # the pools' names of slots that are held for graphs
         self.gate: list[object] = [None]  # empty once it cannot be used: what short ways look at
         os.register_at_fork(after_in_child=self.gate.clear)
         self._pid = os.getpid()
@@ -86,7 +87,8 @@ class DeviceMemoryManager:
         one on leases end only with a step, so end every one: in a step that never ends, pools only grow.
         """
         self.check()
-        self._steps.begin()
+        with self.device_work():
+            self._steps.begin()
         try:
             yield self
         finally:
@@ -113,6 +115,13 @@ class DeviceMemoryManager:
         with self.device_work():
             self._steps.retire(stream)
 
+    def fence_readers(self, block: Block) -> None:
+        """Mark the current stream and every retired one: `block` may be read by what is queued there up to here."""
+        current, *retired = self._steps.fences(())
+        block.used(current)
+        for fence in retired:  # beside what its lease was told of the same stream, which may be later
+            block.users["retired", fence.stream] = fence
+
     def lease_end(self, *, fenced: bool) -> StepEnd:
         """The end of a lease that is replaced now: the open step's in step mode, else an own one, fenced at once."""
         if not fenced and not self._steps.in_step_mode:
@@ -130,6 +139,7 @@ class DeviceMemoryManager:
         What did not change keeps its slot. Raises ValueError for a tensor of another manager, publishing none.
         """
         self.check()
+        self.backend.refuse_capture()
         if tensors is None:
             for group in self.published.groups():
                 group.publish()
@@ -145,23 +155,26 @@ class DeviceMemoryManager:
 
     # -- memory
 
-    def allocate(self, nbytes: int, *, mapped: bool = True) -> Block:
-        """A block of host memory with its device view, within the budget; raises MemoryLimitError."""
-        pageable = self._over_limit(nbytes)
+    def allocate(self, nbytes: int, *, mapped: bool = True, name: str) -> Block:
+        """A block of host memory with its device view, within the budget, counted under `name`; raises
+        MemoryLimitError, and StagingError while capturing a graph."""
+        self.refuse_capture()
+        pageable = self._over_limit(nbytes, name)
         with self.device_work():
             block = self.backend.allocate(nbytes, mapped=mapped and not pageable, pinned=not pageable)
-        self.accounting.add(block)
+        self.accounting.add(block, name)
         return block
 
-    def allocate_target(self, nbytes: int, *, resident: bool) -> Block:
+    def allocate_target(self, nbytes: int, *, resident: bool, name: str) -> Block:
         """A block that device work writes: device memory, or where not `resident` mapped host memory, within the
-        budget (at the limit, device memory stands in for pageable)."""
+        budget (at the limit, device memory stands in for pageable); raises as `allocate`."""
+        self.refuse_capture()
         if not resident:
-            resident = self._over_limit(nbytes)
+            resident = self._over_limit(nbytes, name)
         with self.device_work():
             block = self.backend.allocate_target(nbytes, resident=resident)
             block.used(self.backend.fence())  # of its zeroing
-        self.accounting.add(block)
+        self.accounting.add(block, name)
         return block
 
     def drop_with(self, owner: object, block: Block) -> weakref.finalize[[Block], Any]:
@@ -178,7 +191,7 @@ class DeviceMemoryManager:
             with self.device_work():
                 self._retired.sweep(None if self._steps.in_step_mode else self._steps.fence_now)
 
-    def _over_limit(self, nbytes: int) -> bool:
+    def _over_limit(self, nbytes: int, name: str) -> bool:
         """Whether to go on with pageable memory; raises MemoryLimitError where the budget says so."""
         self.reclaim()
         rounded = self.backend.rounded(nbytes)
@@ -189,7 +202,7 @@ class DeviceMemoryManager:
         if self.accounting.host_nbytes + rounded <= self.limit_bytes:
             return False
         text = (
-            f"{nbytes} bytes more ({rounded} with rounding) would pass limit_bytes={self.limit_bytes}: "
+            f"{nbytes} bytes more ({rounded} with rounding) for {name!r} would pass limit_bytes={self.limit_bytes}: "
             f"{self.accounting.host_nbytes} are in use, retired memory included"
         )
         if self.on_limit == "raise":
@@ -213,6 +226,12 @@ class DeviceMemoryManager:
             raise ClosedError(f"the manager of {self.device} was closed; build a new one")
         if os.getpid() != self._pid:
             raise ClosedError("the manager belongs to the parent of this forked process; build one after the fork")
+
+    def refuse_capture(self) -> None:
+        """`check`, and raise StagingError while the current stream records a graph."""
+        self.check()
+        with self.device_work():
+            self.backend.refuse_capture()
 
     @property
     def is_usable(self) -> bool:
@@ -245,9 +264,14 @@ class DeviceMemoryManager:
             lines.append(f"  limit_bytes={self.limit_bytes} was reached: pageable memory is in use")
         return "\n".join(lines)
 
-    def stats(self) -> dict[str, int]:
+    def stats(self) -> dict[str, Any]:
         """Bytes requested, allocated, pinned and on the device, and slots: `_current`, `_peak`, `_total` of each;
-        growths, waits, `wait_ns`, and `waste_bytes` that rounding costs."""
+        growths, waits, `wait_ns`, and `waste_bytes` that rounding costs: plain ints.
+
+        `["names"][name]` holds what goes by that name, now: `allocated_bytes`, `pinned_bytes`, `device_bytes` and
+        `slots`, and its `growths`, `waits` and `wait_ns` so far. The name is the one a constructor was given, else
+        the class's; small backed tensors' common slots go by "UvaBackedTensor".
+        """
         if self._closed:
             self._retired.sweep(lambda: StepEnd(-1).close(()))
         return self.accounting.snapshot()
@@ -255,11 +279,16 @@ class DeviceMemoryManager:
     def close(self) -> None:
         """Wait for the fences, free retired memory and refuse further use; again is fine. Live views keep theirs.
 
-        Never waits on a lost device. What still lives (pools, tensors) is freed as it is dropped.
+        Never waits on a lost device. What still lives (pools, tensors) is freed as it is dropped. Raises
+        StagingError, closing nothing, while a slot is held for graphs or a stream is capturing one.
         """
         if self._closed:
             return
-        usable, self._closed = self.is_usable, True
+        usable = self.is_usable
+        if usable:
+            self.refuse_capture()
+            self._refuse_held()
+        self._closed = True
         self.gate.clear()
         if usable:
             with self.device_work():
@@ -268,6 +297,14 @@ class DeviceMemoryManager:
                 self._retired.sweep(lambda: end)
                 self._retired.wait()
         self._retired.orphan()  # what is dropped from here on is swept by whoever comes next
+
+    def _refuse_held(self) -> None:
+        names = sorted(set(self.held.copy().values()))
+        if names:
+            raise StagingError(
+                f"slots of {', '.join(map(repr, names))} are held for graphs: call release() on what hold_for_graph() "
+                "returned, once its graphs are replayed no more, then close()"
+            )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a DeviceMemoryManager belongs to its process and does not pickle; build one on the other side")

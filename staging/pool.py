@@ -9,11 +9,13 @@ import torch
 
 from staging.defaults import depth_of, manager_for
 from staging.dtypes import check_out, shape_of
-from staging.exact import Array, exact
+from staging.errors import StagingError
+from staging.exact import Array
 from staging.fence import StepEnd
+from staging.graph import HeldSlot
 from staging.manager import DeviceMemoryManager
 from staging.policies import Guard
-from staging.slots import Slot, SlotRing
+from staging.slots import Slot, SlotRing, rows_of
 from staging.usage import Exclusive, exclusive
 
 
@@ -40,7 +42,9 @@ class Lease:
         self._manager.check()
         if self._slot.num_uses != self._use:
             raise ValueError(f"the lease of slot {self.slot} from step {self.step} is over: the slot was reused")
-        self._slot.buffer.block.used(self._manager.backend.fence(stream))
+        with self._manager.device_work():
+            self._manager.backend.refuse_capture(stream)
+            self._slot.buffer.block.used(self._manager.backend.fence(stream))
 
 
 class UvaBufferPool(Exclusive):
@@ -49,7 +53,8 @@ class UvaBufferPool(Exclusive):
     `guard` (default: the manager's) says what happens when they are not: "wait", "raise", "grow" or "trust".
     Contents that need more rows grow that slot alone; the old memory outlives its readers. Values are
     converted exactly (see staging.exact) and never aliased. One call at a time, any thread; readers on other
-    streams than the current one are told by `Lease.retire` or the manager.
+    streams than the current one are told by `Lease.retire` or the manager. `name` is what errors and
+    `manager.stats()` call it, by default the class's name.
     """
 
     def __init__(
@@ -59,14 +64,18 @@ class UvaBufferPool(Exclusive):
         max_concurrency: int | None = None,
         *,
         guard: Guard | None = None,
+        name: str | None = None,
         manager: DeviceMemoryManager | None = None,
     ) -> None:
         self.manager = manager_for(None, manager)
         self.max_concurrency = depth_of(max_concurrency, self.manager)
+        self.name = type(self).__name__ if name is None else name
+        self.owner: str | None = None  # the tensor that publishes through it, if it is not the user's own
         self.size = size
         self.dtype = dtype
         self.device = self.manager.device
-        self._ring = SlotRing(shape_of(size), dtype, self.max_concurrency, self.manager, guard)
+        self._ring = SlotRing(shape_of(size), dtype, self.max_concurrency, self.manager, guard, name=self.name)
+        self._trailing = self._ring.shape[1:]
         self._current: Slot | None = None
 
     @property
@@ -81,19 +90,19 @@ class UvaBufferPool(Exclusive):
         Raises TypeError, OverflowError or ValueError for values that do not fit (nothing is rotated),
         SlotInUseError by the guard, MemoryLimitError when growth passes the budget.
         """
-        return self._publish(self._rows(x))[1]
+        return self._publish(rows_of(x, self._trailing, self.dtype))[1]
 
     @exclusive
     def lease(self, x: Any) -> Lease:
         """As `copy_to_uva`, returning the lease, on which readers of other streams can be retired."""
-        slot, tensor = self._publish(self._rows(x))
+        slot, tensor = self._publish(rows_of(x, self._trailing, self.dtype))
         return Lease(slot, tensor, self.manager)
 
     @exclusive
     def copy_to_gpu(self, x: Any, out: torch.Tensor | None = None) -> torch.Tensor:
         """As `copy_to_uva`, then a copy on the current stream into `out` or a new device tensor, which no later
         publish touches. Raises ValueError where `out` has another shape, dtype or device."""
-        rows = self._rows(x)
+        rows = rows_of(x, self._trailing, self.dtype)
         if out is not None:
             check_out(out, rows.shape, self.dtype, self.device)
         slot, tensor = self._publish(rows)
@@ -105,14 +114,26 @@ class UvaBufferPool(Exclusive):
             slot.buffer.block.used(backend.fence())
         return out
 
-    def _rows(self, x: Any) -> Array:
-        rows = exact(x, self.dtype)
-        trailing = self._ring.shape[1:]
-        if rows.size == 0 and rows.ndim == 1 and trailing:
-            rows = rows.reshape(0, *trailing)
-        if rows.ndim == 0 or rows.shape[1:] != trailing:
-            raise ValueError(f"values of shape {rows.shape} for a pool of rows of shape {trailing}")
-        return rows
+    @exclusive
+    def hold_for_graph(self) -> HeldSlot:
+        """Take the slot of the last publish out of rotation, for graphs that read it at its address; a new slot
+        of its size takes its place, allocated first. What was published stays there until the handle's `publish`.
+
+        Raises MemoryLimitError, changing nothing; StagingError where nothing was published since the last hold,
+        for the pool inside a UvaBackedTensor, and while capturing: hold before the capture begins.
+        """
+        self.manager.check()
+        if self.owner is not None:
+            raise StagingError(
+                f"this pool is a {self.owner}'s own, whose contents may also move to a slot shared with others; make a "
+                "UvaBufferPool, hold a slot of it, and publish the tensor's .np through that"
+            )
+        slot = self._current
+        if slot is None:
+            raise StagingError(f"pool {self.name!r} has no current slot to hold: publish through it first")
+        self._ring.take_out(slot)
+        self._current = None
+        return HeldSlot(slot, manager=self.manager, guard=self._ring.guard, name=self.name)
 
     def _publish(self, rows: Array) -> tuple[Slot, torch.Tensor]:
         num_rows = len(rows)

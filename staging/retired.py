@@ -47,9 +47,19 @@ class RetiredMemory:
             self._sweep(end)
         for other in tuple(_holding) if _holding else ():
             if other._orphaned and other is not self:
-                other._sweep(other._fence_now)
+                other._sweep_alone()
+
+    def _sweep_alone(self) -> None:
+        try:
+            self._sweep(self._fence_now)
+        except RuntimeError as error:
+            if not self._backend.is_device_error(error):
+                raise
+            self._orphaned = False  # its device is lost, which is no matter of whoever sweeps here
 
     def _sweep(self, end: Callable[[], StepEnd] | None) -> None:
+        if self._backend.is_capturing():
+            return  # a fence or a query would ruin the graph; the next sweep does it
         if self._sweeping.acquire(blocking=False):  # else another thread is at it
             try:
                 self._fence(end)

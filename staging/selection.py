@@ -28,6 +28,7 @@ def choose(device: torch.device | str | None, backend: str | Backend) -> Choice:
     if isinstance(backend, Backend):
         if asked is not None and asked != backend.device and str(asked) not in ("cuda", "cpu:0"):
             raise ValueError(f"device {asked} was asked for, but the backend given serves {backend.device}")
+        backend.refuse_capture()
         given = backend.probe()
         if not given.ok:
             raise BackendUnavailableError(f"the backend given did not prove itself: {given.name}: {given.reason}")

@@ -6,13 +6,16 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from staging.accounting import Accounting
+from staging.backend import Backend, Block
 from staging.buffer import UvaBuffer
 from staging.dtypes import nbytes_of
 from staging.errors import MemoryLimitError, SlotInUseError
+from staging.exact import Array, exact
 from staging.fence import StepEnd, wait_all
 from staging.manager import DeviceMemoryManager
 from staging.policies import Guard, check_guard, grown
@@ -58,20 +61,26 @@ class SlotRing:
         depth: int,
         manager: DeviceMemoryManager,
         guard: Guard | None = None,
+        *,
+        name: str,
     ) -> None:
+        self.name = name
+        self._is_capturing = manager.backend.is_capturing
         self.shape, self.dtype, self.depth, self.manager = tuple(shape), dtype, depth, manager
         self.guard: Guard = manager.guard if guard is None else check_guard(guard)
         slots = [Slot(index, self._buffer(self.shape[0], self.shape[0])) for index in range(depth)]
         self._slots = deque(slots[1:] + slots[:1])  # as upstream, the first publish takes slot 1
-        manager.accounting.slots.add(depth)
-        weakref.finalize(self, _forget, manager.accounting, self._slots).atexit = False
+        manager.accounting.add_slots(depth, name)
+        weakref.finalize(self, _forget, manager.accounting, self._slots, name).atexit = False
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def acquire(self, num_rows: int) -> Slot:
-        """The next slot, with room for `num_rows` and no reader left; raises SlotInUseError or MemoryLimitError
-        without rotating."""
+        """The next slot, with room for `num_rows` and no reader left; raises SlotInUseError, MemoryLimitError, or
+        StagingError while capturing a graph, without rotating."""
+        if self._is_capturing():
+            self.manager.backend.refuse_capture()
         slot = self._slots[0]
         if self.guard != "trust" and not slot.buffer.block.is_writable():
             slot = self._guarded(slot, num_rows)
@@ -97,21 +106,16 @@ class SlotRing:
                         raise
             if self.guard == "raise":
                 raise SlotInUseError(f"{self._name(slot)} is still read; retry later, or use guard='wait'")
-            self._wait(slot)
-        if not block.mapped:
-            for fence in block.fences():
-                self.manager.backend.order(fence)  # the twin's next copy comes after readers on other streams
+            await_readers(block, self._name(slot), self.manager, self.name)
+        order_behind(block, self.manager.backend)
         return slot
 
-    def _wait(self, slot: Slot) -> None:
-        begin = time.perf_counter_ns()
-        late = wait_all(slot.buffer.block.host_fences(), self.manager.wait_timeout_s)
-        self.manager.accounting.waited(time.perf_counter_ns() - begin)
-        if late is not None:
-            raise SlotInUseError(
-                f"{self._name(slot)} is still read on stream {late.stream} after wait_timeout_s="
-                f"{self.manager.wait_timeout_s}; nothing was published"
-            )
+    def take_out(self, slot: Slot) -> None:
+        """Put a fresh slot in the place of `slot`, which is its holder's from now on; raises MemoryLimitError,
+        changing nothing."""
+        fresh = Slot(slot.index, self._buffer(slot.num_rows, slot.num_rows))
+        self._slots[self._slots.index(slot)] = fresh
+        self.manager.accounting.add_slots(1, self.name)
 
     def _add(self, num_rows: int) -> Slot:
         """A fresh slot in front of the rotation."""
@@ -122,21 +126,51 @@ class SlotRing:
         )
         slot = Slot(len(self._slots), self._buffer(rows, max(num_rows, self.shape[0])))
         self._slots.appendleft(slot)
-        self.manager.accounting.slots.add(1)
+        self.manager.accounting.add_slots(1, self.name)
         return slot
 
     def _grow(self, slot: Slot, num_rows: int) -> None:
         slot.buffer = self._buffer(grown(self.manager.growth, needed=num_rows, rows=slot.num_rows), num_rows)
-        self.manager.accounting.grew()
+        self.manager.accounting.grew(self.name)
 
     def _buffer(self, num_rows: int, requested_rows: int) -> UvaBuffer:
-        buffer = UvaBuffer((num_rows, *self.shape[1:]), self.dtype, manager=self.manager)
+        buffer = UvaBuffer((num_rows, *self.shape[1:]), self.dtype, name=self.name, manager=self.manager)
         self.manager.accounting.request(buffer.block, nbytes_of((requested_rows, *self.shape[1:]), self.dtype))
         return buffer
 
     def _name(self, slot: Slot) -> str:
-        return f"slot {slot.index} of a pool of {len(self._slots)} (published in step {slot.step})"
+        return f"slot {slot.index} of a pool of {len(self._slots)} named {self.name!r} (published in step {slot.step})"
 
 
-def _forget(accounting: Accounting, slots: deque[Slot]) -> None:
-    accounting.forget_slots(len(slots))
+def await_readers(block: Block, what: str, manager: DeviceMemoryManager, name: str) -> None:
+    """Wait until the host may write `block`, and count the wait under `name`; raises SlotInUseError with `what`
+    after the manager's `wait_timeout_s`."""
+    begin = time.perf_counter_ns()
+    late = wait_all(block.host_fences(), manager.wait_timeout_s)
+    manager.accounting.waited(time.perf_counter_ns() - begin, name)
+    if late is not None:
+        raise SlotInUseError(
+            f"{what} is still read on stream {late.stream} after wait_timeout_s={manager.wait_timeout_s}; "
+            "nothing was published"
+        )
+
+
+def order_behind(block: Block, backend: Backend) -> None:
+    """Let the next copy to a twin come after its readers on other streams; the host does not wait."""
+    if not block.mapped:
+        for fence in block.fences():
+            backend.order(fence)
+
+
+def rows_of(x: Any, trailing: tuple[int, ...], dtype: torch.dtype) -> Array:
+    """`x` as rows of shape `trailing`, converted exactly; raises TypeError, OverflowError or ValueError."""
+    rows = exact(x, dtype)
+    if rows.size == 0 and rows.ndim == 1 and trailing:
+        rows = rows.reshape(0, *trailing)
+    if rows.ndim == 0 or rows.shape[1:] != trailing:
+        raise ValueError(f"values of shape {rows.shape} for a pool of rows of shape {trailing}")
+    return rows
+
+
+def _forget(accounting: Accounting, slots: deque[Slot], name: str) -> None:
+    accounting.forget_slots(len(slots), name)

@@ -38,19 +38,22 @@ class StagedWriteTensor(Exclusive):
         max_concurrency: int | None = None,
         uva_instead_of_gpu: bool = False,
         *,
+        name: str | None = None,
         manager: DeviceMemoryManager | None = None,
     ) -> None:
         self.manager = manager_for(device, manager)
         self.manager.check()
+        self.name = type(self).__name__ if name is None else name
         self.shape = shape_of(size, rank_max=2)
         self.num_rows = self.shape[0]
         self.dtype = dtype
         self.device = self.manager.device
         self.max_concurrency = depth_of(max_concurrency, self.manager)
-        self.block = self.manager.allocate_target(nbytes_of(self.shape, dtype), resident=not uva_instead_of_gpu)
+        nbytes = nbytes_of(self.shape, dtype)
+        self.block = self.manager.allocate_target(nbytes, resident=not uva_instead_of_gpu, name=self.name)
         self.manager.drop_with(self, self.block)
         self.device_tensor = self.block.device.view(dtype).view(self.shape)
-        self._launcher = Launcher(self.manager, self.max_concurrency)
+        self._launcher = Launcher(self.manager, self.max_concurrency, self.name)
         self.log = WriteLog(self.shape, dtype, stash=self._launcher.stash)
         self._in_call = False
         self._pitch = self.log.itemsize * (self.shape[1] if len(self.shape) == 2 else 1)

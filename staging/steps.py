@@ -31,17 +31,20 @@ class Steps:
         """Enter a step that ends with `end`; raises StagingError inside another one."""
         if self._inside:
             raise StagingError("manager.step() inside another step of the same manager: end the outer one first")
+        self._backend.refuse_capture()
         self._enter_step_mode()
         self._inside = True
 
     def end(self, streams: Iterable[Any], *, of_block: bool) -> StepEnd:
         """Close the open step behind the current stream, `streams` and the retired ones; open the next.
 
-        A bad stream raises; then a block's step is closed without it, and any other stays open.
+        A bad stream raises; then a block's step is closed without it, and any other stays open. While capturing
+        it raises StagingError: then the step stays open, and its readers are fenced by the next end.
         """
         if self._inside and not of_block:
             raise StagingError("end_step() inside manager.step(): the block's end ends the step")
         self._inside = False
+        self._backend.refuse_capture()
         ended = self._enter_step_mode()
         try:
             fences = self.fences(streams)
@@ -69,6 +72,7 @@ class Steps:
 
     def retire(self, stream: Any) -> None:
         """Let every later end wait for what was queued on `stream` up to here."""
+        self._backend.refuse_capture(stream)
         fence = self._backend.fence(stream)
         self._side[fence.stream] = fence
 

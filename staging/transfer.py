@@ -35,12 +35,15 @@ def async_tensor_h2d(
     if dtype is None:
         dtype = out.dtype if isinstance(out, torch.Tensor) else _own_dtype(data)
     array = exact(data, dtype)
+    manager.refuse_capture()
     if out is None:
         out = torch.empty(array.shape, dtype=dtype, device=manager.device)
     else:
         check_out(out, array.shape, dtype, manager.device)
     if array.size:
-        source = UvaBuffer(array.size, dtype, manager=manager)  # dropped on return: freed behind the copy's fence
+        source = UvaBuffer(
+            array.size, dtype, name="async_tensor_h2d", manager=manager
+        )  # dropped on return: freed behind the copy's fence
         source.np[...] = array.reshape(-1)
         with manager.device_work():
             try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from staging.backend import Backend, Probe
+from staging.errors import StagingError
 
 PREFERENCE = ("cuda_uva", "cuda_copy", "cpu")
 """What `auto` tries, in this order; `sim` is only ever asked for by name."""
@@ -25,9 +26,12 @@ def create(name: str, device: torch.device) -> Backend:
 
 
 def probe(name: str, device: torch.device) -> tuple[Probe, Backend | None]:
-    """Build and prove one backend; the backend is None where it does not serve `device`."""
+    """Build and prove one backend; the backend is None where it does not serve `device`. Raises StagingError while
+    a stream is capturing a graph."""
     try:
         backend = create(name, device)
+    except StagingError:
+        raise  # no fault of the backend: a stream is capturing
     except (ValueError, RuntimeError, ImportError) as error:
         return Probe(name, False, str(error)), None
     result = backend.probe()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from staging.fence import Fence
 from staging.packing import CHUNK, PackedWrites
 
 _raw_stream = torch._C._cuda_getCurrentRawStream if hasattr(torch._C, "_cuda_getCurrentRawStream") else None
+_raw_capturing: Callable[[], bool] = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool)  # about 100 ns
 
 _BY_ONE_PROGRAM = 4 * CHUNK
 """Elements that one program moves before more of them are worth a fence of their own."""
@@ -28,6 +29,11 @@ def current_device() -> int:
         return torch.cuda.current_device() if torch.cuda.is_available() else 0
     except RuntimeError:
         return 0
+
+
+def is_capturing() -> bool:
+    """Whether this thread's current stream records a graph; starts no context."""
+    return torch.cuda.is_initialized() and _raw_capturing()
 
 
 class CudaBackend(Backend):
@@ -42,6 +48,8 @@ class CudaBackend(Backend):
         if index >= torch.cuda.device_count():
             raise ValueError(f"cuda:{index} does not exist: there are {torch.cuda.device_count()} devices")
         self.device = torch.device("cuda", index)
+        self._is_only_device = torch.cuda.device_count() == 1
+        self.refuse_capture()
         self._lock = threading.Lock()
         self._words: WordFences | None = None  # set by the probe, where they prove themselves
         self._why_slow = ""
@@ -167,7 +175,7 @@ class CudaBackend(Backend):
         with torch.cuda.device(self.device):
             if self._launch_elements is not None:
                 with self._lock:
-                    self._launch_elements(self._current(), block.address, num_programs)
+                    self._launch_elements(self._current(), block.address, num_programs, 1)
             elif self._kernels is not None:
                 words = block.device[: block.device.numel() & ~7].view(torch.int64)
                 self._kernels.scatter_elements(words, num_programs)
@@ -178,14 +186,16 @@ class CudaBackend(Backend):
         out.copy_(source, non_blocking=True)
 
     def apply(self, buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
+        num_programs = min(-(-writes.num_elements_max // CHUNK), max(8, 512 // len(writes)))  # the longest run's chunks
         if self._launch is not None:
             with self._lock:
-                self._launch(self._current(), buffers[0].data_ptr() + writes.header_at, len(writes))
+                self._launch(self._current(), buffers[0].data_ptr() + writes.header_at, len(writes), num_programs)
             return
         packed = buffers[0]
         with torch.cuda.device(self.device):
             if self._kernels is not None:
-                self._kernels.scatter(packed[writes.header_at : writes.nbytes].view(torch.int64), len(writes))
+                header = packed[writes.header_at : writes.nbytes].view(torch.int64)
+                self._kernels.scatter(header, len(writes), num_programs)
             else:
                 _scatter_by_torch(buffers, writes, targets)
 
@@ -218,6 +228,19 @@ class CudaBackend(Backend):
         if _raw_stream is not None:
             return int(_raw_stream(self.device.index))
         return int(torch.cuda.current_stream(self.device).cuda_stream)
+
+    def is_capturing(self, stream: Any = None) -> bool:
+        try:
+            if stream is not None:
+                return _is_stream_capturing(stream)
+            if self._is_only_device or torch.cuda.current_device() == self.device.index:
+                return _raw_capturing()
+            with torch.cuda.device(self.device):
+                return _raw_capturing()
+        except RuntimeError as error:
+            if "captur" in str(error):  # the legacy stream, while another one that blocks it records
+                return True
+            raise
 
     def rounded(self, nbytes: int) -> int:
         return 1 << max(0, nbytes - 1).bit_length()
@@ -253,6 +276,14 @@ def _scatter_elements_by_torch(writes: ElementWrites, targets: Sequence[Block]) 
             device.view(bits.dtype)[torch.from_numpy(offsets).to(device.device)] = bits.to(device.device)
 
 
+def _is_stream_capturing(stream: Any) -> bool:
+    asked = getattr(stream, "is_capturing", None)  # of torch's streams, in versions that have it
+    if asked is not None:
+        return bool(asked())
+    with torch.cuda.stream(stream):
+        return _raw_capturing()
+
+
 def _why_no_cuda() -> str:
     if torch.version.cuda is None and torch.version.hip is None:
         return "this torch was built without CUDA; install a CUDA build to use the GPU (XPU is not supported)"
@@ -260,6 +291,6 @@ def _why_no_cuda() -> str:
 
 
 def _scatter_by_torch(buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
-    """The kernel's work as one copy a chunk, for systems without Triton."""
-    for target, offset, buffer, source, count in zip(*writes.columns(), strict=True):
+    """The kernel's work as one copy a run, for systems without Triton."""
+    for target, offset, buffer, source, count, _ in writes.columns():
         targets[target][offset : offset + count].copy_(buffers[buffer][source : source + count])

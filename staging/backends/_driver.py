@@ -11,8 +11,9 @@ from collections.abc import Callable
 
 _WAIT_GEQ = 0
 
-Launch = Callable[[int, int, int], None]
-"""Queues a kernel on a stream (a raw handle), given the address of its argument and the number of programs."""
+Launch = Callable[[int, int, int, int], None]
+"""Queues a kernel on a stream (a raw handle), given the address of its argument and the number of programs, in two
+dimensions."""
 
 
 class _Config(ctypes.Structure):
@@ -54,7 +55,8 @@ class Driver:
         _check(self._wait(stream, address, value, _WAIT_GEQ), "cuStreamWaitValue64")
 
     def launcher(self, function: int, *, num_threads: int, shared_nbytes: int) -> Launch:
-        """A launch of a Triton kernel with the arguments (pointer, int32: the number of programs).
+        """A launch of a Triton kernel with the arguments (pointer, int32: programs in the first
+        dimension).
 
         Triton appends up to two scratch pointers to a kernel's arguments; they are null here.
         """
@@ -66,9 +68,9 @@ class Driver:
         where, kernel, arguments, none = map(ctypes.c_void_p, _addresses(config, function, values))
         launch = self._launch
 
-        def call(stream: int, first: int, num_programs: int, _keep: object = kept) -> None:
-            config.stream, config.grid_x = stream, num_programs
-            pointer.value, count.value = first, num_programs
+        def call(stream: int, first: int, num_x: int, num_y: int, _keep: object = kept) -> None:
+            config.stream, config.grid_x, config.grid_y = stream, num_x, num_y
+            pointer.value, count.value = first, num_x
             code = launch(where, kernel, arguments, none)
             if code:
                 _check(code, "cuLaunchKernelEx")

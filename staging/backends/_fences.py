@@ -95,7 +95,7 @@ class WordFences:
             line[1] += 1
             index, value = line
             _DONE.pack_into(packed, 8 * DONE_AT, self._address + 8 * index, value)
-            launch(stream, address, 1)
+            launch(stream, address, 1, 1)
         return WordFence(self.words, self, stream, index, value)
 
     def _line(self, stream: int) -> list[int] | None:

@@ -1,151 +1,19 @@
-"""A virtual accelerator: streams run queued work late, over host memory, in one thread and by one seed.
-
-Nothing runs when it is queued. Work runs at *scheduling points* (each call that queues something, and
-`advance()`) and while the host waits for a fence, in an order drawn from the seed that keeps each stream's
-own order. The same seed and the same calls give the same history, so a race is found again every time.
-"""
+"""`staging` on a virtual accelerator, which runs queued work late: see SimDevice."""
 
 from __future__ import annotations
 
-import random
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from staging.backend import Backend, Block, Probe
+from staging.backends._sim_device import Schedule, SimDevice, SimFence, SimGraph, SimStream
 from staging.elements import ElementWrites, scatter_elements
 from staging.fence import Fence
 from staging.packing import PackedWrites, scatter
 
-Schedule = Literal["random", "late"]
-
-
-class SimStream:
-    """A queue of the device; work on it runs in order, when the schedule lets it."""
-
-    __slots__ = ("name", "num_queued", "num_run", "queue")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.queue: deque[Callable[[], None] | SimFence] = deque()
-        self.num_queued = 0
-        self.num_run = 0
-
-    def __repr__(self) -> str:
-        return f"SimStream({self.name!r}, {len(self.queue)} queued)"
-
-    def runnable(self) -> bool:
-        """Whether the head of the queue can run now: there is one, and it is no unmet order."""
-        if not self.queue:
-            return False
-        head = self.queue[0]
-        return not isinstance(head, SimFence) or head.done()
-
-
-class SimFence:
-    """Done when everything that was queued on its stream before it has run."""
-
-    __slots__ = ("_count", "_device", "_stream")
-
-    def __init__(self, device: SimDevice, stream: SimStream) -> None:
-        self._device = device
-        self._stream = stream
-        self._count = stream.num_queued
-
-    @property
-    def stream(self) -> str:
-        return self._stream.name
-
-    def done(self) -> bool:
-        return self._stream.num_run >= self._count
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Run queued work in seeded order until done. Virtual time needs no limit: False means a deadlock."""
-        while not self.done():
-            if not self._device.run_one():
-                return False
-        return True
-
-
-class SimDevice:
-    """Streams over host memory. One thread drives it; it has no clock but the calls made on it.
-
-    `schedule="random"` lets queued work run at scheduling points with the seed's coin; `"late"` runs it only
-    when a fence is waited for, the worst case for whoever reuses memory too early.
-    """
-
-    def __init__(self, seed: int = 0, *, schedule: Schedule = "random") -> None:
-        if schedule not in ("random", "late"):
-            raise ValueError(f"schedule={schedule!r}: choose 'random' or 'late'")
-        self.schedule = schedule
-        self._random = random.Random(seed)
-        self._streams: dict[str, SimStream] = {}
-        self._current = self.stream("main")
-
-    def stream(self, name: str = "main") -> SimStream:
-        """The stream of that name; made when first asked for."""
-        return self._streams.setdefault(name, SimStream(name))
-
-    @property
-    def current_stream(self) -> SimStream:
-        return self._current
-
-    @contextmanager
-    def use(self, stream: SimStream) -> Iterator[SimStream]:
-        """Make `stream` the current one within the block."""
-        before, self._current = self._current, stream
-        try:
-            yield stream
-        finally:
-            self._current = before
-
-    def enqueue(self, work: Callable[[], None], *, stream: SimStream | None = None) -> SimFence:
-        """Queue `work`; it runs late. An exception it raises surfaces from the call that ran it."""
-        return self._append(stream or self._current, work)
-
-    def order(self, fence: SimFence, *, stream: SimStream | None = None) -> None:
-        """Let later work of `stream` (default: current) wait until `fence` is done."""
-        self._append(stream or self._current, fence)
-
-    def record(self, stream: SimStream | None = None) -> SimFence:
-        """The completion of all work queued so far on `stream` (default: current)."""
-        return SimFence(self, stream or self._current)
-
-    def advance(self) -> None:
-        """A scheduling point: under the random schedule, each next piece of work runs by a coin's toss."""
-        if self.schedule == "random":
-            while self._random.random() < 0.4 and self.run_one():
-                pass
-
-    def synchronize(self) -> None:
-        """Run everything; raises RuntimeError where streams wait for one another in a ring."""
-        while self.run_one():
-            pass
-        stuck = [stream.name for stream in self._streams.values() if stream.queue]
-        if stuck:
-            raise RuntimeError(f"deadlock: streams {stuck} wait for fences that can never be done")
-
-    def run_one(self) -> bool:
-        """Run the head of one runnable stream, drawn by the seed; False where none can run."""
-        ready = [stream for stream in self._streams.values() if stream.runnable()]
-        if not ready:
-            return False
-        stream = ready[0] if len(ready) == 1 else self._random.choice(ready)
-        work = stream.queue.popleft()
-        stream.num_run += 1
-        if not isinstance(work, SimFence):
-            work()
-        return True
-
-    def _append(self, stream: SimStream, work: Callable[[], None] | SimFence) -> SimFence:
-        stream.queue.append(work)
-        stream.num_queued += 1
-        fence = SimFence(self, stream)
-        self.advance()
-        return fence
+__all__ = ["Schedule", "SimBackend", "SimDevice", "SimFence", "SimGraph", "SimStream", "create"]
 
 
 class SimBackend(Backend):
@@ -166,13 +34,16 @@ class SimBackend(Backend):
         return Probe(self.name, seen == [7], reason)
 
     def allocate(self, nbytes: int, *, mapped: bool = True, pinned: bool = True) -> Block:
+        self.sim.forbid("an allocation")
         host = torch.zeros(nbytes, dtype=torch.uint8)
         return Block(host, host if mapped else torch.zeros_like(host), mapped)
 
     def allocate_target(self, nbytes: int, *, resident: bool = True) -> Block:
+        self.sim.forbid("an allocation")
         return Block(torch.empty(0, dtype=torch.uint8), torch.zeros(nbytes, dtype=torch.uint8), mapped=False)
 
     def publish(self, block: Block, start: int, stop: int) -> None:
+        self.sim.forbid("a publish")
         if block.mapped:
             self.sim.advance()
             return
@@ -183,9 +54,11 @@ class SimBackend(Backend):
             block.copied = self.sim.enqueue(lambda: _copy(source, twin))
 
     def copy(self, source: torch.Tensor, out: torch.Tensor) -> None:
+        self.sim.forbid("a copy")
         self.sim.enqueue(lambda: _copy(source, out))
 
     def apply(self, buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
+        self.sim.forbid("an apply")
         contents, arrays = [buffer.numpy() for buffer in buffers], [target.numpy() for target in targets]
         self.sim.enqueue(lambda: scatter(contents, writes, arrays))
 
@@ -205,6 +78,9 @@ class SimBackend(Backend):
             raise TypeError(f"a sim stream cannot wait for {fence!r}: it is no fence of a SimDevice")
         if fence.stream != self.sim.current_stream.name:
             self.sim.order(fence)
+
+    def is_capturing(self, stream: Any = None) -> bool:
+        return self.sim.is_capturing(stream)
 
     def note(self) -> str:
         return f"virtual accelerator, schedule {self.sim.schedule}"

@@ -31,6 +31,7 @@ class TwinSim(SimBackend):
     name = "sim_twin"
 
     def probe(self) -> Probe:
+        self.allocate(1)
         return Probe(self.name, True, "a double for tests")
 
     def allocate(self, nbytes: int, *, mapped: bool = True, pinned: bool = True) -> Block:
@@ -40,9 +41,9 @@ class TwinSim(SimBackend):
 class World:
     """A manager, and readers that run as late as its device allows."""
 
-    def __init__(self, backend: str, **options: object) -> None:
+    def __init__(self, backend: str, *, seed: int = 3, schedule: str = "late", **options: object) -> None:
         self.name = backend
-        self.sim = SimDevice(seed=3, schedule="late") if backend.startswith("sim") else None
+        self.sim = SimDevice(seed=seed, schedule=schedule) if backend.startswith("sim") else None
         device = "cuda" if backend.startswith("cuda") else "cpu"
         chosen = {"sim": SimBackend, "sim_twin": TwinSim}[backend](self.sim) if self.sim else backend
         self.manager = staging.DeviceMemoryManager(device, backend=chosen, **options)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from staging import UvaBackedTensor
+from staging import SlotInUseError, UvaBackedTensor
 
 TRACKINGS = ["compare", "caller"]
 
@@ -166,3 +166,35 @@ def test_bad_calls_name_value_and_limit(world):
         UvaBackedTensor(4, torch.int32, manager=world.manager).mark_dirty()
     with pytest.raises(ValueError, match="'guess'"):
         UvaBackedTensor(4, torch.int32, tracking="guess", manager=world.manager)
+
+
+def test_a_publish_refused_by_the_guard_does_not_touch_the_slot_that_is_read(make_world):
+    world = make_world("sim", guard="raise")
+    tensor = UvaBackedTensor(20_000, torch.int32, 1, manager=world.manager)
+    reads = []
+    for value in (1, 2):
+        tensor.np[:] = value
+        reads.append((world.read(tensor.copy_to_uva()), value))
+    tensor.np[:] = 3
+    for _ in range(3):  # each retry finds the next slot in use
+        with pytest.raises(SlotInUseError):
+            tensor.copy_to_uva()
+    assert all((read() == value).all() for read, value in reads)
+    assert (world.read(tensor.copy_to_uva())() == 3).all()
+
+
+def test_a_publish_that_failed_after_a_common_one_hands_over_no_old_contents(make_world, monkeypatch):
+    world = make_world("sim_twin")
+    tensor = UvaBackedTensor(4, torch.int32, 1, manager=world.manager)
+    tensor.np[:] = 1
+    world.manager.publish()
+    tensor.np[:] = 2
+    with monkeypatch.context() as patch:
+        patch.setattr(world.manager.backend, "publish", _refuse)
+        with pytest.raises(RuntimeError, match="refused"):
+            tensor.copy_to_uva()
+    assert world.read(tensor.copy_to_uva())().tolist() == [2] * 4
+
+
+def _refuse(*args):
+    raise RuntimeError("refused")

@@ -27,7 +27,7 @@ def _log(dtype, size, writes, *, stash=False):
     return log, size * log.itemsize
 
 
-def _check(*logs):
+def _check(*logs, num_programs=3):
     """Run kernel and reference over the same packed bytes and compare every byte of the targets."""
     writes = pack([log for log, _ in logs])
     host = torch.zeros(writes.nbytes, dtype=torch.uint8)
@@ -37,7 +37,7 @@ def _check(*logs):
     pointers = ([t.data_ptr() for t in targets], packed.data_ptr(), [stash.data_ptr() for stash in stashes])
     writes.write(host.numpy(), targets=pointers[0], packed=pointers[1], stashes=pointers[2])
     packed.copy_(host)
-    kernels.scatter(packed[writes.header_at :].view(torch.int64), len(writes))
+    kernels.scatter(packed[writes.header_at :].view(torch.int64), len(writes), num_programs)
     due = [np.zeros(size, np.uint8) for _, size in logs]
     scatter([host.numpy(), *(stash.view(np.uint8) for stash in writes.stashes)], writes, due)
     for target, expected in zip(targets, due, strict=True):

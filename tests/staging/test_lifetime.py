@@ -145,6 +145,26 @@ def test_memory_outlives_a_manager_that_is_dropped_with_its_pool(device):
     assert not left.has_any()
 
 
+def test_memory_left_on_a_lost_device_is_no_matter_of_other_managers(device):
+    class Lost(SimBackend):
+        def fence(self, stream=None):
+            raise RuntimeError("an illegal memory access")
+
+        def is_device_error(self, error):
+            return "illegal" in str(error)
+
+    lost = staging.DeviceMemoryManager("cpu", backend=Lost(SimDevice()))
+    pool = staging.UvaBufferPool(1, torch.int32, 1, manager=lost)
+    with pytest.raises(staging.DeviceLostError):
+        lost.end_step()
+    lost.close()
+    del pool
+    gc.collect()
+    for _ in range(3):
+        device.publish_elsewhere()
+        device.manager.end_step()
+
+
 def test_what_another_thread_drops_after_the_fence_waits_for_the_next_one(device):
     pools = [_pool(device), _pool(device)]
     late = []

@@ -1,0 +1,228 @@
+"""Packed elements: the kernel against its reference, the ways a batch takes, and what ends each of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import staging
+from staging import FusedStagedWriter, StagedWriteTensor
+from staging.elements import ElementWrites, are_distinct, nbytes_of_elements, scatter_elements
+from staging.launch import PackedBatch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+COUNTS = [1, 2, 1023, 1024, 1025, 2500]
+
+
+def _packed(num, num_targets, kind, *, has_columns, pitch, addresses):
+    """Random elements, each place once; rows, columns and values with them."""
+    rng, span = np.random.default_rng(num), -(-num // num_targets) + 3
+    host = torch.zeros(nbytes_of_elements(num, num_targets, kind.itemsize, has_columns=has_columns), dtype=torch.uint8)
+    writes = ElementWrites(host.numpy())
+    writes.open(num, num_targets, span, kind.itemsize, has_columns=has_columns)
+    writes.write_header()
+    writes.table[:] = [number for address in addresses for number in (address, pitch * kind.itemsize)]
+    writes.keys[:] = rng.permutation(span * num_targets)[:num]
+    if has_columns:
+        writes.columns[:] = rng.integers(0, pitch, num)
+    writes.values(kind)[:] = rng.integers(1, 127, num)
+    return host, writes, span
+
+
+@pytest.mark.parametrize("has_columns", [False, True])
+@pytest.mark.parametrize("num_targets", [1, 3])
+@pytest.mark.parametrize(("kind", "num"), [*(("i4", n) for n in COUNTS), ("i1", 700), ("i2", 700), ("i8", 1500)])
+@pytest.mark.parametrize("num_programs", [1, 3])
+def test_the_kernel_does_what_its_reference_does(kind, num, num_targets, has_columns, num_programs):
+    kernels, kind, pitch = pytest.importorskip("staging.kernels"), np.dtype(kind), 5
+    nbytes = (-(-num // num_targets) + 3) * pitch * kind.itemsize
+    targets = [torch.zeros(nbytes, dtype=torch.uint8, device=DEVICE) for _ in range(num_targets)]
+    host, writes, _ = _packed(
+        num, num_targets, kind, has_columns=has_columns, pitch=pitch, addresses=[t.data_ptr() for t in targets]
+    )
+    words = torch.zeros(-(-len(host) // 8) * 8, dtype=torch.uint8, device=DEVICE)
+    words[: len(host)] = host.to(DEVICE)
+    kernels.scatter_elements(words.view(torch.int64), num_programs)
+    due = [np.zeros(nbytes, np.uint8) for _ in targets]
+    writes.table[::2] = [array.ctypes.data for array in due]
+    scatter_elements(host.numpy(), due)
+    for target, expected in zip(targets, due, strict=True):
+        assert (target.cpu().numpy() == expected).all()
+    assert sum(np.count_nonzero(array.view(kind)) for array in due) == num
+
+
+def test_the_kernel_sets_the_word_it_is_given():
+    kernels = pytest.importorskip("staging.kernels")
+    target, word = (torch.zeros(4, dtype=torch.int64, device=DEVICE) for _ in range(2))
+    host = torch.zeros(256, dtype=torch.uint8)
+    writes = ElementWrites(host.numpy())
+    writes.open(2, 1, 4, 8)
+    writes.write_header_and_target(target.data_ptr(), 8)
+    host.view(torch.int64)[5], host.view(torch.int64)[6] = word[1:].data_ptr(), 77
+    writes.keys[:], writes.values(np.dtype(np.int64))[:] = [3, 0], [11, 12]
+    kernels.scatter_elements(host.to(DEVICE).view(torch.int64), 1)
+    assert word.tolist() == [0, 77, 0, 0]
+    assert target.tolist() == [12, 0, 0, 11]
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [([4], (4, 4)), ([1, 2, 9], (1, 9)), ([9, 1, 2], (1, 9)), ([1, 1], None), ([3, 1, 3], None), ([-5, 2], (-5, 2))],
+)
+def test_a_key_that_comes_twice_is_seen(keys, found):
+    assert are_distinct(np.array(keys)) == found
+
+
+def _tensors(world, num=3, dtype=torch.int32):
+    tensors = [StagedWriteTensor((6, 4), dtype, world.device, manager=world.manager) for _ in range(num)]
+    return tensors, FusedStagedWriter(world.device, 8, manager=world.manager)
+
+
+def _got(world, tensor):
+    world.settle()
+    return tensor.device_tensor.cpu().numpy()
+
+
+ROWS, VALUES = np.array([0, 2, 5]), np.array([7, 8, 9], np.int32)
+
+
+def _then_stage_write(tensor):
+    tensor.stage_write(2, 1, [50])
+
+
+def _then_stage_element(tensor):
+    tensor.stage_write_elem(2, 50)
+
+
+def _then_a_list(tensor):
+    tensor.stage_write(2, 1, [50, 51])
+
+
+def _then_a_batch(tensor):
+    tensor.stage_writes(np.array([2, 1]), 1, np.array([50, 51], np.int32))
+
+
+def _due(*later):
+    due = np.zeros((6, 4), np.int32)
+    due[ROWS, 1] = VALUES
+    for row, column, value in later:
+        due[row, column] = value
+    return due
+
+
+LATER = {
+    _then_stage_write: [(2, 1, 50)],
+    _then_stage_element: [(2, 0, 50)],
+    _then_a_list: [(2, 1, 50), (2, 2, 51)],
+    _then_a_batch: [(2, 1, 50), (1, 1, 51)],
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_what_is_staged_after_a_batch_wins(world, later):
+    tensor = _tensors(world)[0][0]
+    tensor.stage_writes(ROWS, 1, VALUES)
+    assert isinstance(tensor.log.batch, PackedBatch)  # else this tests another way
+    later(tensor)
+    assert tensor.log.batch is None
+    tensor.apply_write()
+    assert (_got(world, tensor) == _due(*LATER[later])).all()
+
+
+def test_a_batch_after_other_writes_wins(world):
+    tensor = _tensors(world)[0][0]
+    tensor.stage_write(2, 0, [1, 2, 3, 4])
+    tensor.stage_writes(ROWS, 1, VALUES)
+    tensor.apply_writes(ROWS, 0, VALUES)
+    due = _due()
+    due[2] = [1, 8, 3, 4]
+    due[ROWS, 0] = VALUES
+    assert (_got(world, tensor) == due).all()
+
+
+def test_the_caller_may_write_his_arrays_again_at_once(world):
+    tensors, writer = _tensors(world)
+    rows, values, ids, starts = ROWS.copy(), VALUES.copy(), np.array([0, 1, 2]), np.array([1, 1, 1])
+    tensors[0].stage_writes(rows, 1, values)
+    rows[:], values[:] = 1, -1
+    tensors[0].apply_write()
+    rows, values = ROWS.copy(), VALUES.copy()
+    writer.stage(tensors[1:], ids[:2], rows[:2], starts[:2], values[:2])
+    rows[:], values[:], ids[:], starts[:] = 1, -1, 0, 0
+    writer.apply(tensors[1:])
+    assert (_got(world, tensors[0]) == _due()).all()
+    assert _got(world, tensors[1])[0].tolist() == [0, 7, 0, 0]
+    assert _got(world, tensors[2])[2].tolist() == [0, 8, 0, 0]
+
+
+@pytest.mark.parametrize("starts", [1, np.array([1, 3, 0, 2])], ids=["one", "each"])
+@pytest.mark.parametrize("call", ["stage", "apply_writes"])
+def test_a_fused_batch_reaches_each_tensor(world, starts, call):
+    tensors, writer = _tensors(world)
+    ids, rows, values = np.array([0, 0, 2, 2]), np.array([0, 4, 3, 5]), np.array([1, 2, 3, 4], np.int32)
+    getattr(writer, call)(tensors, ids, rows, starts, values)
+    if call == "stage":
+        assert tensors[1].log.batch is tensors[0].log.batch is not None
+        writer.apply(tensors)
+    due = np.zeros((3, 6, 4), np.int32)
+    due[ids, rows, starts] = values
+    for tensor, expected in zip(tensors, due, strict=True):
+        assert (_got(world, tensor) == expected).all()
+        assert not tensor.log
+
+
+def test_a_fused_batch_may_be_applied_in_parts_and_cleared_in_parts(world):
+    tensors, writer = _tensors(world)
+    ids, rows, values = np.array([0, 1, 2]), np.array([1, 1, 1]), np.array([1, 2, 3], np.int32)
+    writer.stage(tensors, ids, rows, 0, values)
+    tensors[1].clear_staged_writes()
+    tensors[0].apply_write()
+    writer.apply([tensors[2], tensors[1]])
+    assert [_got(world, tensor)[1, 0] for tensor in tensors] == [1, 0, 3]
+    writer.stage(tensors, ids, rows, 0, values + 5)
+    writer.apply(list(reversed(tensors)))
+    assert [_got(world, tensor)[1, 0] for tensor in tensors] == [6, 7, 8]
+
+
+@pytest.mark.parametrize("call", ["stage_writes", "apply_writes"])
+def test_a_batch_whose_launch_fails_is_kept(world, monkeypatch, call):
+    tensor = _tensors(world)[0][0]
+    with monkeypatch.context() as patch:
+        patch.setattr(world.manager.backend, "apply_elements", _refuse)
+        if call == "stage_writes":
+            tensor.stage_writes(ROWS, 1, VALUES)
+        with pytest.raises(RuntimeError, match="no launch"):
+            tensor.apply_write() if call == "stage_writes" else tensor.apply_writes(ROWS, 1, VALUES)
+    for _ in range(4):  # its slot is not given to others meanwhile
+        other = StagedWriteTensor((6, 4), torch.int32, world.device, manager=world.manager)
+        other.apply_writes(ROWS, 1, VALUES + 30)
+    tensor.apply_write()
+    assert (_got(world, tensor) == _due()).all()
+
+
+def _refuse(*args):
+    raise RuntimeError("no launch")
+
+
+def test_many_batches_in_flight_keep_their_slots(world):
+    tensors, writer = _tensors(world)
+    reads, dues, due = [], [], np.zeros((3, 6, 4), np.int32)
+    for step in range(1, 12):
+        ids, rows = np.repeat(np.arange(3), 6), np.tile(np.arange(6), 3)
+        values = (np.arange(18) + 100 * step).astype(np.int32)
+        writer.apply_writes(tensors, ids, rows, step % 4, values)
+        due[ids, rows, step % 4] = values
+        reads.append([world.read(tensor.device_tensor) for tensor in tensors])
+        dues.append(due.copy())
+    for read, expected in zip(reads, dues, strict=True):
+        assert all((one() == due).all() for one, due in zip(read, expected, strict=True))
+
+
+def test_a_dropped_tensor_takes_its_part_of_a_batch_along(world):
+    tensors, writer = _tensors(world)
+    writer.stage(tensors, np.array([0, 1, 2]), np.array([1, 1, 1]), 0, np.array([1, 2, 3], np.int32))
+    del tensors[1]
+    writer.apply(tensors)
+    assert [_got(world, tensor)[1, 0] for tensor in tensors] == [1, 3]
+    assert staging.DeviceMemoryManager.stats(world.manager)["slots_current"] >= 0
