@@ -10,7 +10,7 @@ import torch
 
 from staging.defaults import depth_of, manager_for
 from staging.dtypes import carrier, whole
-from staging.elements import WORD, ElementWrites, are_distinct
+from staging.elements import ElementWrites, keys_of
 from staging.exact import Array, exact
 from staging.launch import Launcher, PackedBatch
 from staging.manager import DeviceMemoryManager
@@ -94,8 +94,8 @@ class FusedStagedWriter(Exclusive):
     ) -> None:
         """Note many writes for many tensors: write i goes to `tensors[tensor_ids[i]]`; else as `stage_writes`.
 
-        All or nothing over all of the tensors. Quickest for one element a write, each row of a tensor once, in arrays
-        (ids, rows and starts int64, values of the dtype of all tensors, which are 2-D).
+        All or nothing over all of the tensors. Quickest for one element a write, no place twice, in arrays (ids,
+        rows and starts int64, values of the dtype of all tensors, which are 2-D).
         """
         known = self._learn(tensors)
         packed = None if lengths is not None else self._pack(known, tensor_ids, rows, starts, values)
@@ -151,34 +151,29 @@ class FusedStagedWriter(Exclusive):
         """Elements put straight into a slot, where tensors and arrays are such that this takes no work for each one on
         the host; None, having staged nothing, for all that is not so or is wrong."""
         span, width, kind, logs = known.num_rows, known.num_columns, known.kind, known.logs
-        if not (ids.__class__ is rows.__class__ is values.__class__ is np.ndarray) or kind is None:
+        if kind is None or values.__class__ is not np.ndarray or values.dtype is not kind:
             return None
-        if ids.dtype is not WORD or rows.dtype is not WORD or values.dtype is not kind or ids.ndim != 1 or not ids.size:
-            return None
-        if not ids.shape == rows.shape == values.shape:
-            return None
-        in_one = type(starts) is int
-        if not in_one and (getattr(starts, "dtype", None) is not WORD or np.shape(starts) != ids.shape):
-            return None
-        if not (0 <= starts < width if in_one else _all_below(starts, width)) or not _all_below(rows, span):
+        if getattr(ids, "shape", None) != values.shape:
             return None
         for log in logs:
             if not log.idle or log.elements or log.offsets:
                 return None
-        slot, writes = self._launcher.room(len(ids), len(logs), span, kind.itemsize, has_columns=not in_one)
-        keys = writes.keys
-        np.multiply(ids, span, out=keys)
-        np.add(keys, rows, out=keys)
-        found = are_distinct(keys)
-        if found is None or found[0] < 0 or found[1] >= span * len(logs):
-            self._launcher.drop([slot])
-            return None
-        writes.write_header()
-        writes.table[:] = known.table
-        if in_one:
-            writes.table[::2] += starts * kind.itemsize
+        shift = 0
+        if type(starts) is int:
+            if not 0 <= starts < width:
+                return None
+            keys, shift, width = keys_of((ids, rows), (len(logs), span)), starts * kind.itemsize, 1
         else:
-            writes.columns[:] = starts
+            keys = keys_of((ids, rows, starts), (len(logs), span, width))
+        if keys is None:
+            return None
+        slot, writes = self._launcher.room(len(keys), len(logs), span, width, kind.itemsize)
+        writes.write_header()
+        table = writes.table
+        table[:] = known.table
+        if shift:
+            table[::2] += shift
+        writes.keys[:] = keys
         writes.values(kind)[:] = values
         return slot, writes
 
@@ -230,11 +225,6 @@ class _Known:
         """The carrier of all tensors, where they are 2-D and of one; then batches of elements may be packed at once."""
         pitches = [tensor.shape[-1] * tensor.log.itemsize for tensor in tensors]
         self.table = np.array(list(zip(self.addresses, pitches, strict=True)), np.int64).reshape(-1)
-
-
-def _all_below(numbers: Array, limit: int) -> bool:
-    """Whether int64 numbers lie in [0, limit); a negative one is a huge one."""
-    return bool(np.maximum.reduce(numbers.view(np.uint64)) < limit)
 
 
 def _one_each(values: Any, what: str, num_writes: int) -> Array:

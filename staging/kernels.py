@@ -70,21 +70,21 @@ def _scatter_elements(
     num = tl.load(packed)
     num_targets = tl.load(packed + 1)
     span = tl.load(packed + 2)
-    itemsize = tl.load(packed + 3)
-    has_columns = tl.load(packed + 4)
+    width = tl.load(packed + 3)
+    itemsize = tl.load(packed + 4)
     word = tl.load(packed + 5)
     value = tl.load(packed + 6)
     keys = packed + _HEADER + 2 * num_targets
-    values = keys + num + num * has_columns
+    values = keys + num
     for first in range(tl.program_id(0) * chunk, num, num_programs * chunk):
         index = first + tl.arange(0, chunk)
         inside = index < num
         key = tl.load(keys + index, mask=inside, other=0)
-        target = key // span
-        row = packed + _HEADER + 2 * target
-        address = tl.load(row, mask=inside) + (key - target * span) * tl.load(row + 1, mask=inside)
-        if has_columns != 0:
-            address += tl.load(keys + num + index, mask=inside, other=0) * itemsize
+        row = key // width
+        target = row // span
+        place = packed + _HEADER + 2 * target
+        address = tl.load(place, mask=inside) + (row - target * span) * tl.load(place + 1, mask=inside)
+        address += (key - row * width) * itemsize
         if itemsize == 4:
             _put(values, index, address, inside, tl.int32)
         elif itemsize == 8:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from staging.backend import Block
-from staging.buffer import UvaBuffer
+from staging.buffer import NonUvaBuffer, UvaBuffer
 from staging.elements import Array, ElementWrites, nbytes_of_elements, placed
 from staging.fence import ENDED, Fence
 from staging.manager import DeviceMemoryManager
@@ -17,7 +17,13 @@ from staging.packing import PackedWrites, pack
 from staging.slots import Slot, SlotRing
 from staging.write_log import WriteLog
 
+COPY_NBYTES = 1 << 20
+"""Stashed contents from here on go to the device by the copy engine, piece by piece while the next one is written; what
+is smaller is read in place."""
+
 _FIRST_NBYTES = 4096
+_PIECE_NBYTES = 1 << 20
+_PARALLEL_NBYTES = 1 << 18  # torch copies by several threads
 
 
 class PackedBatch:
@@ -36,7 +42,7 @@ class PackedBatch:
     def spill(self) -> None:
         """Note the elements in their logs, which have no other writes, and let the slot go."""
         self.release()
-        for target, offsets, values in placed(np.frombuffer(self.writes.packed, np.uint8), self._addresses):
+        for target, offsets, values in placed(self.writes, self._addresses):
             if len(offsets):
                 self.logs[target].note((offsets, None), values)
         self._launcher.drop([self.slot])
@@ -99,26 +105,29 @@ class Launcher:
             raise
         block.end = ENDED
 
-    def room(
-        self, num: int, num_targets: int, span: int, itemsize: int, *, has_columns: bool = False
-    ) -> tuple[Slot, ElementWrites]:
+    def room(self, num: int, num_targets: int, span: int, width: int, itemsize: int) -> tuple[Slot, ElementWrites]:
         """A slot with room for elements, to be launched or dropped."""
         self.manager.reclaim()
-        slot = self._slot("packed", nbytes_of_elements(num, num_targets, itemsize, has_columns=has_columns))
+        slot = self._slot("packed", nbytes_of_elements(num, num_targets, itemsize))
         buffer, writes = self._elements.get(slot.index, (None, None))
         if writes is None or buffer is not slot.buffer:
             writes = ElementWrites(slot.buffer.np)
             self._elements[slot.index] = slot.buffer, writes
-        writes.open(num, num_targets, span, itemsize, has_columns=has_columns)
+        writes.open(num, num_targets, span, width, itemsize)
         return slot, writes
 
     def stash(self, values: Array) -> Slot:
         """A slot that holds flat `values`, until the launch that reads them."""
         self.manager.reclaim()
-        slot = self._slot("stashed", values.nbytes)
-        slot.buffer.np[: values.nbytes] = values.view("u1")
+        raw, nbytes = values.view("u1"), values.nbytes
+        is_large = nbytes >= COPY_NBYTES
+        slot = self._slot("copied" if is_large else "stashed", nbytes)
+        piece = _PIECE_NBYTES if is_large else nbytes
         try:
-            self.manager.backend.publish(slot.buffer.block, 0, values.nbytes)
+            for start in range(0, nbytes, piece):
+                stop = min(start + piece, nbytes)
+                _fill(slot.buffer, start, stop, raw)
+                self.manager.backend.publish(slot.buffer.block, start, stop)
         except BaseException:
             self.drop([slot])
             raise
@@ -132,7 +141,7 @@ class Launcher:
     def _pack_elements(self, logs: Sequence[WriteLog], targets: Sequence[Block]) -> tuple[Slot, ElementWrites]:
         """The elements of logs that hold nothing else: keys are flat offsets."""
         counts, span, size = [len(log.elements) for log in logs], max(map(_size, logs)), logs[0].itemsize
-        slot, writes = self.room(sum(counts), len(logs), span, size)
+        slot, writes = self.room(sum(counts), len(logs), span, 1, size)
         if len(logs) == 1:
             writes.write_header_and_target(targets[0].address, size)
         else:
@@ -168,12 +177,22 @@ class Launcher:
     def _slot(self, what: str, nbytes: int) -> Slot:
         ring = self._rings.get(what)
         if ring is None:
+            buffer = NonUvaBuffer if what == "copied" else UvaBuffer
             ring = self._rings[what] = SlotRing(
-                (_FIRST_NBYTES,), torch.uint8, self._depth, self.manager, name=self._name
+                (_FIRST_NBYTES,), torch.uint8, self._depth, self.manager, name=self._name, buffer=buffer
             )
+        ring.reuse_last()
         slot = ring.acquire(nbytes)
         slot.step = self.manager.current_step
         return slot
+
+
+def _fill(buffer: UvaBuffer, start: int, stop: int, raw: Array) -> None:
+    """Copy bytes of `raw` to the same place in the buffer."""
+    if stop - start >= _PARALLEL_NBYTES and raw.flags.writeable:  # torch warns of memory that is not
+        buffer.cpu[start:stop].copy_(torch.from_numpy(raw[start:stop]))
+    else:
+        buffer.np[start:stop] = raw[start:stop]
 
 
 def _used(fence: Fence, blocks: Iterable[Block]) -> None:

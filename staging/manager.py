@@ -138,11 +138,9 @@ class DeviceMemoryManager:
         comparison and one copy (if one of them changed, all of them move to the new slot), large ones one by one.
         What did not change keeps its slot. Raises ValueError for a tensor of another manager, publishing none.
         """
-        self.check()
-        self.backend.refuse_capture()
+        self.refuse_capture()
         if tensors is None:
-            for group in self.published.groups():
-                group.publish()
+            self._publish_groups()
             tensors = self.published.singles()
         tensors = list(tensors)
         for position, tensor in enumerate(tensors):
@@ -152,6 +150,14 @@ class DeviceMemoryManager:
                 raise ValueError(f"tensors[{position}] belongs to another manager; publish it there")
         for tensor in tensors:
             tensor.copy_to_uva()
+
+    def _publish_groups(self) -> None:
+        try:
+            for group in self.published.groups():
+                group.publish()
+        except RuntimeError as error:
+            self.raise_if_lost(error)
+            raise
 
     # -- memory
 
@@ -230,8 +236,11 @@ class DeviceMemoryManager:
     def refuse_capture(self) -> None:
         """`check`, and raise StagingError while the current stream records a graph."""
         self.check()
-        with self.device_work():
+        try:
             self.backend.refuse_capture()
+        except RuntimeError as error:
+            self.raise_if_lost(error)
+            raise
 
     @property
     def is_usable(self) -> bool:

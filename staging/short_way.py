@@ -10,12 +10,13 @@ import torch
 from staging.dtypes import carrier
 from staging.write_log import STASH_NBYTES, WriteLog
 
-_SMALL = (1 << 30) - 1  # Python compares integers up to here fastest
+_SMALL = (1 << 30) - 1
+"""Python compares integers up to here fastest; larger ones are compared again."""
 _PLAIN: dict[torch.dtype, tuple[Any, float, float]] = {
-    torch.int32: (int, -_SMALL, _SMALL),
-    torch.int64: (int, -_SMALL, _SMALL),
-    torch.uint32: (int, 0, _SMALL),
-    torch.uint64: (int, 0, _SMALL),
+    torch.int32: (int, -(1 << 31), (1 << 31) - 1),
+    torch.int64: (int, -(1 << 63), (1 << 63) - 1),
+    torch.uint32: (int, 0, (1 << 32) - 1),
+    torch.uint64: (int, 0, (1 << 64) - 1),
     torch.float32: (float, -3.4e38, 3.4e38),
     torch.float64: (float, -1.7e308, 1.7e308),
 }
@@ -61,7 +62,7 @@ def short_ways(log: WriteLog, gate: list[Any], stage: Stage, stage_element: Stag
                             return
                     else:
                         value = x[0]
-                        if type(value) is kind and low <= value <= high:
+                        if type(value) is kind and (0 <= value <= _SMALL or low <= value <= high):
                             elements[place] = value
                             return
             except (TypeError, ValueError, RuntimeError):

@@ -63,8 +63,9 @@ class SlotRing:
         guard: Guard | None = None,
         *,
         name: str,
+        buffer: type[UvaBuffer] = UvaBuffer,
     ) -> None:
-        self.name = name
+        self.name, self._buffer_type = name, buffer
         self._is_capturing = manager.backend.is_capturing
         self.shape, self.dtype, self.depth, self.manager = tuple(shape), dtype, depth, manager
         self.guard: Guard = manager.guard if guard is None else check_guard(guard)
@@ -90,6 +91,11 @@ class SlotRing:
         slot.num_uses += 1
         slot.buffer.block.lease()
         return slot
+
+    def reuse_last(self) -> None:
+        """Let the slot that was used last come next, if it is free already: it lies in the processor's caches."""
+        if self._slots[-1].buffer.block.is_writable():
+            self._slots.rotate(1)
 
     def _guarded(self, slot: Slot, num_rows: int) -> Slot:
         if slot.is_leased():
@@ -134,7 +140,7 @@ class SlotRing:
         self.manager.accounting.grew(self.name)
 
     def _buffer(self, num_rows: int, requested_rows: int) -> UvaBuffer:
-        buffer = UvaBuffer((num_rows, *self.shape[1:]), self.dtype, name=self.name, manager=self.manager)
+        buffer = self._buffer_type((num_rows, *self.shape[1:]), self.dtype, name=self.name, manager=self.manager)
         self.manager.accounting.request(buffer.block, nbytes_of((requested_rows, *self.shape[1:]), self.dtype))
         return buffer
 

@@ -11,7 +11,7 @@ import torch
 
 from staging.defaults import depth_of, manager_for
 from staging.dtypes import carrier, nbytes_of, shape_of
-from staging.elements import WORD, ElementWrites, are_distinct
+from staging.elements import ElementWrites, keys_of
 from staging.exact import exact
 from staging.launch import Launcher, PackedBatch
 from staging.manager import DeviceMemoryManager
@@ -102,7 +102,7 @@ class StagedWriteTensor(Exclusive):
 
         `starts` may be one number for all. Without `lengths`, `values` holds one value or one row of values per
         write. All or nothing: the first bad write is named and none is staged. An empty batch raises ValueError.
-        Quickest for one element a write at one start, each row once, in arrays (rows int64, values of the dtype).
+        Quickest for one element a write, no place twice, in arrays (rows and starts int64, values of the dtype).
         """
         packed = None if lengths is not None else self._pack(rows, starts, values)
         if packed is None:
@@ -129,28 +129,34 @@ class StagedWriteTensor(Exclusive):
         self.manager.check()
         self.log.stage_many(indices(rows, "rows"), starts, exact(values, self.dtype), lengths)
 
-    def _pack(self, rows: Any, start: Any, values: Any) -> tuple[Slot, ElementWrites] | None:
-        """Elements of one column, put straight into a slot at no work for each one; None, having staged nothing, where
-        they are not such, are wrong, or something is staged or in progress already."""
-        log, kind = self.log, self._kind
-        if rows.__class__ is not np.ndarray or values.__class__ is not np.ndarray or type(start) is not int:
+    def _pack(self, rows: Any, starts: Any, values: Any) -> tuple[Slot, ElementWrites] | None:
+        """Elements put straight into a slot at no work for each one; None, having staged nothing, where they are not
+        such, are wrong, or something is staged or in progress already."""
+        log, kind, width = self.log, self._kind, 1 if len(self.shape) == 1 else self.shape[1]
+        if (
+            values.__class__ is not np.ndarray
+            or values.dtype is not kind
+            or getattr(rows, "shape", None) != values.shape
+        ):
             return None
-        if rows.dtype is not WORD or values.dtype is not kind or rows.shape != values.shape or rows.ndim != 1:
+        if not log.idle or log.elements or log.offsets or not self.manager.gate:
             return None
-        if not rows.size or not log.idle or log.elements or log.offsets or not self.manager.gate:
-            return None
-        if not 0 <= start < self.shape[-1] or (start and len(self.shape) == 1):
-            return None
-        found = are_distinct(rows)
-        if found is None or found[0] < 0 or found[1] >= self.num_rows:
+        address = self.block.address
+        if type(starts) is int:
+            if not 0 <= starts < width:
+                return None
+            keys, address, width = keys_of((rows,), (self.num_rows,)), address + starts * log.itemsize, 1
+        else:
+            keys = keys_of((rows, starts), (self.num_rows, width))
+        if keys is None:
             return None
         try:
-            slot, writes = self._launcher.room(len(rows), 1, self.num_rows, log.itemsize)
+            slot, writes = self._launcher.room(len(keys), 1, self.num_rows, width, log.itemsize)
         except RuntimeError as error:
             self.manager.raise_if_lost(error)
             raise
-        writes.write_header_and_target(self.block.address + start * log.itemsize, self._pitch)
-        writes.keys[:] = rows
+        writes.write_header_and_target(address, self._pitch)
+        writes.keys[:] = keys
         writes.values(kind)[:] = values
         return slot, writes
 

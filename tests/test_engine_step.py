@@ -91,13 +91,10 @@ def test_the_device_holds_what_the_plans_say():
 
 def test_batches_hold_the_same_writes_as_single_calls():
     for plan in plans():
-        if plan.batch is None:
-            assert not plan.appends
-            continue
-        groups, rows, starts, values, lengths = plan.batch
-        cuts = np.cumsum(np.ones_like(rows) if lengths is None else lengths)[:-1]
-        batch = zip(groups.tolist(), rows.tolist(), starts.tolist(), np.split(values, cuts), strict=True)
-        assert [(g, r, s, v.tolist()) for g, r, s, v in batch] == plan.appends
+        columns = [] if plan.singles is None else [column.tolist() for column in plan.singles]
+        singles = [(group, row, start, [block]) for group, row, start, block in zip(*columns, strict=True)]
+        assert sorted(singles + plan.several) == sorted(plan.appends)
+        assert all(len(append[3]) > 1 for append in plan.several)
 
 
 def test_rows_are_given_out_once_and_blocks_cover_the_tokens():

@@ -35,14 +35,13 @@ def decode_step(client: Client, rng: Rng) -> Work:
     names = [f"table{index}" for index in range(NUM_FUSED)]
     tables = [client.make(name, "staged", FUSED) for name in names]
     writer = client.make("writer", "fused", max_writes=NUM_FUSED * _WRITES)
-    publish, apply, end = client.publisher(_NAMES), client.applier("writer", names), client.step_end()
+    publish, end = client.publisher(_NAMES), client.step_end()
     parts = [elements(rng, _WRITES, FUSED) for _ in names]
-    stage = _batch(writer, tables, parts) if client.own else _singles(tables, parts)
+    write = _batch(writer, tables, parts) if client.own else _singles(tables, parts, client.applier("writer", names))
 
     def call() -> None:
         publish()
-        stage()
-        apply()
+        write()
         end()
 
     return Work(call, _changer(client, backed, "compare"))
@@ -51,17 +50,18 @@ def decode_step(client: Client, rng: Rng) -> Work:
 def _batch(writer: Any, tables: list[Any], parts: list[Any]) -> Any:
     ids = np.repeat(np.arange(NUM_FUSED), _WRITES)
     rows, starts, values = (np.concatenate([getattr(p, key) for p in parts]) for key in ("rows", "starts", "values"))
-    stage = writer.stage
-    return lambda: stage(tables, ids, rows, starts, values)
+    apply = writer.apply_writes
+    return lambda: apply(tables, ids, rows, starts, values)
 
 
-def _singles(tables: list[Any], parts: list[Any]) -> Any:
+def _singles(tables: list[Any], parts: list[Any], apply: Any) -> Any:
     pairs = zip(tables, parts, strict=True)
     writes = [(table.stage_write, *write) for table, part in pairs for write in part.singles()]
 
     def stage_each() -> None:
         for stage, row, start, values in writes:
             stage(row, start, values)
+        apply()
 
     return stage_each
 

@@ -26,13 +26,16 @@ class Request(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Block ids for many rows of many tables; no lengths where each row gets one, as in a step that only decodes."""
+    """One block id for each of many rows of many tables, as running requests need them."""
 
     groups: Ints
     rows: Ints
     starts: Ints
     values: NDArray[np.int32]
-    lengths: Ints | None
+
+
+Append = tuple[int, int, int, list[int]]
+"""Group, row, start, block ids."""
 
 
 @dataclass(slots=True)
@@ -42,8 +45,9 @@ class StepPlan:
     active: Ints  # rows that generate a token
     new_rows: list[int] = field(default_factory=list)
     prompts: list[list[int]] = field(default_factory=list)
-    appends: list[tuple[int, int, int, list[int]]] = field(default_factory=list)  # group, row, start, block ids
-    batch: Batch | None = None  # the same as arrays
+    appends: list[Append] = field(default_factory=list)
+    singles: Batch | None = None  # those of one block, as arrays
+    several: list[Append] = field(default_factory=list)  # the others
 
 
 def synthetic(params: Mapping[str, Any], rng: np.random.Generator) -> Iterator[Request]:
@@ -105,7 +109,8 @@ class _Scheduler:
             for row, num in needs:
                 if num:
                     plan.appends.append((group, row, self._running[row].num_blocks - num, self._blocks(num)))
-        plan.batch = _arrays(plan.appends)
+        plan.singles = _arrays([append for append in plan.appends if len(append[3]) == 1])
+        plan.several = [append for append in plan.appends if len(append[3]) > 1]
         return plan
 
     def _generate(self, one: _Running) -> int:
@@ -130,13 +135,11 @@ class _Scheduler:
         return list(range(first, first + num))
 
 
-def _arrays(appends: list[tuple[int, int, int, list[int]]]) -> Batch | None:
+def _arrays(appends: list[Append]) -> Batch | None:
     if not appends:
         return None
     groups, rows, starts = (np.array([append[i] for append in appends], np.int64) for i in range(3))
-    values = np.array([block for append in appends for block in append[3]], np.int32)
-    lengths = None if len(values) == len(rows) else np.array([len(append[3]) for append in appends], np.int64)
-    return Batch(groups, rows, starts, values, lengths)
+    return Batch(groups, rows, starts, np.array([append[3][0] for append in appends], np.int32))
 
 
 def _lognormal(rng: np.random.Generator, median: int) -> int:

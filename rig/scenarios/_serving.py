@@ -51,10 +51,9 @@ class Engine:
         self._write_host(plan)
         if plan.new_rows:
             self._add(plan)
-        if plan.batch is not None:
+        if plan.appends:
             self._append(plan)
         self._publish()
-        self._apply()
         self._forward(with_prompts=bool(plan.new_rows))
         self._end()
 
@@ -87,6 +86,7 @@ class Engine:
     def _append(self, plan: StepPlan) -> None:
         for group, row, start, blocks in plan.appends:
             self.tables[group].stage_write(row, start, blocks)
+        self._apply()
 
     def _forward(self, *, with_prompts: bool) -> None:
         """The GPU's part: attention's metadata is read before the work, the sampler's after it."""
@@ -100,20 +100,25 @@ class Engine:
 
 
 class BatchEngine(Engine):
-    """The same by our library's batch calls: one publish, one stage and one apply for a whole step."""
+    """The same by our library's calls: one publish; one launch for all that is new; one batch for all that goes on."""
 
     def _applier(self, tables: Sequence[str]) -> Callable[[], Any]:
-        return self.client.applier("writer", self.staged)
+        return self.client.applier("writer", ["token_ids", *tables])
 
     def _add(self, plan: StepPlan) -> None:
         for row, prompt in zip(plan.new_rows, plan.prompts, strict=True):
             self.tokens.stage_write(row, 0, prompt)
-        self.total_len.stage_writes(plan.new_rows, 0, np.array([len(prompt) for prompt in plan.prompts], np.int32))
-        self.num_computed.stage_writes(plan.new_rows, 0, np.zeros(len(plan.new_rows), np.int32))
+        rows = np.array(plan.new_rows)
+        self.total_len.apply_writes(rows, 0, np.array([len(prompt) for prompt in plan.prompts], np.int32))
+        self.num_computed.apply_writes(rows, 0, np.zeros(len(rows), np.int32))
 
     def _append(self, plan: StepPlan) -> None:
-        assert plan.batch is not None
-        self.writer.stage(self.tables, *plan.batch)
+        for group, row, start, blocks in plan.several:
+            self.tables[group].stage_write(row, start, blocks)
+        if plan.new_rows or plan.several:
+            self._apply()
+        if plan.singles is not None:
+            self.writer.apply_writes(self.tables, *plan.singles)
 
 
 def engine(client: Client, params: Mapping[str, Any]) -> Engine:

@@ -42,10 +42,10 @@ class Elements:
 
 
 def elements(rng: Rng, num: int, size: tuple[int, int]) -> Elements:
-    """`num` writes in ascending rows, each row once as far as there are enough."""
+    """`num` writes of block ids in ascending rows, each row once as far as there are enough."""
     num_rows, num_cols = size
     rows = np.sort(rng.permutation(np.arange(max(num, num_rows)) % num_rows)[:num])
-    return Elements(rows, rng.integers(num_cols, size=num), rng.integers(1 << 31, size=num, dtype=np.int32))
+    return Elements(rows, rng.integers(num_cols, size=num), rng.integers(1 << 20, size=num, dtype=np.int32))
 
 
 def elements_each(client: Client, rng: Rng, *, num: int = 256) -> Work:
@@ -54,7 +54,7 @@ def elements_each(client: Client, rng: Rng, *, num: int = 256) -> Work:
 
 
 def elements_batch(client: Client, rng: Rng, *, num: int = 256) -> Work:
-    """One `stage_writes` for all elements, rows ascending, and the apply."""
+    """All elements by one `apply_writes`, rows ascending."""
     return _at_once(client, elements(rng, num, TABLE))
 
 
@@ -76,18 +76,30 @@ def _each(client: Client, writes: Elements) -> Work:
     return Work(call)
 
 
+def elements_apply(client: Client, rng: Rng, *, num: int) -> Work:
+    """The apply alone of elements that were staged by single calls."""
+    table, singles = client.make("table", "staged", TABLE), elements(rng, num, TABLE).singles()
+
+    def stage() -> None:
+        for write in singles:
+            table.stage_write(*write)
+
+    return Work(table.apply_write, stage)
+
+
+def tokens_apply(client: Client, rng: Rng) -> Work:
+    """The apply alone of 131,072 tokens."""
+    table, given = client.make("table", "staged", TOKENS), tokens(rng)
+    return Work(table.apply_write, lambda: table.stage_write(3, 0, given))
+
+
 def _at_once(client: Client, writes: Elements) -> Work:
     """By the batch call, where the target has one."""
     if not client.own:
         return _each(client, writes)
     table = client.make("table", "staged", TABLE)
-    stage, apply = table.stage_writes, table.apply_write
-
-    def call() -> None:
-        stage(writes.rows, writes.starts, writes.values)
-        apply()
-
-    return Work(call)
+    apply = table.apply_writes
+    return Work(lambda: apply(writes.rows, writes.starts, writes.values))
 
 
 def fused_each(client: Client, rng: Rng, *, num: int = 256) -> Work:
@@ -107,22 +119,16 @@ def fused_each(client: Client, rng: Rng, *, num: int = 256) -> Work:
 
 
 def fused_batch(client: Client, rng: Rng, *, num: int = 256) -> Work:
-    """One `stage` of the writer for all elements of eight tensors, and one fused apply."""
+    """All elements of eight tensors by one `apply_writes` of the writer."""
     if not client.own:
         return fused_each(client, rng, num=num)
     names = [f"table{index}" for index in range(NUM_FUSED)]
     tensors = [client.make(name, "staged", FUSED) for name in names]
-    stage = client.make("writer", "fused", max_writes=NUM_FUSED * num).stage
+    apply = client.make("writer", "fused", max_writes=NUM_FUSED * num).apply_writes
     parts = [elements(rng, num, FUSED) for _ in names]
     ids = np.repeat(np.arange(NUM_FUSED), num)
     rows, starts, values = (np.concatenate([getattr(p, key) for p in parts]) for key in ("rows", "starts", "values"))
-    apply = client.applier("writer", names)
-
-    def call() -> None:
-        stage(tensors, ids, rows, starts, values)
-        apply()
-
-    return Work(call)
+    return Work(lambda: apply(tensors, ids, rows, starts, values))
 
 
 def tokens_list(client: Client, rng: Rng) -> Work:

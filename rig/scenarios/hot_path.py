@@ -74,12 +74,12 @@ _CASES: dict[str, _Case] = {
     "copy_1mb": _copy(1),
     "copy_8mb": _copy(8),
     "copy_64mb": _copy(64),
-    "numpy_256_each": _numpy(_writes.elements_each, 256),
+    "numpy_256_apply": _numpy(_writes.elements_apply, 256),
     "numpy_256_batch": _numpy(_writes.elements_batch, 256),
-    "numpy_2048_each": _numpy(_writes.elements_each, 2048),
+    "numpy_2048_apply": _numpy(_writes.elements_apply, 2048),
     "numpy_2048_batch": _numpy(_writes.elements_batch, 2048),
     "numpy_131072_list": _tokens(_writes.tokens_list, _floors.numpy_tokens_list),
-    "numpy_131072_array": _tokens(_writes.tokens_array, _floors.numpy_tokens_array),
+    "numpy_131072_apply": _tokens(_writes.tokens_apply, _floors.numpy_tokens_array),
 }
 CASES = {name: case.against for name, case in _CASES.items()}  # None: against the target that `compare` names
 INVARIANTS = ("every case is the same work on both sides; inputs are prepared and the device is idle before each call",)

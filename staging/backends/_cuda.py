@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from staging.backend import Backend, Block, Probe
@@ -113,7 +112,7 @@ class CudaBackend(Backend):
         if not block.mapped:
             return True  # there the copy needs a fence anyway
         writes = ElementWrites(block.host.numpy())
-        writes.open(1, 1, 2, 8)
+        writes.open(1, 1, 2, 1, 8)
         writes.write_header_and_target(target.data_ptr(), 8)
         writes.keys[0], writes.values(WORD)[0] = 1, 7
         fence = self._words.passed_on(stream.cuda_stream, launch, block.address, writes.packed)
@@ -201,7 +200,8 @@ class CudaBackend(Backend):
 
     def fence(self, stream: Any = None) -> Fence:
         if self._words is not None:
-            fence = self._words.record(self._current() if stream is None else stream.cuda_stream)
+            raw = _raw_stream(self.device.index) if stream is None else stream.cuda_stream  # type: ignore[misc]
+            fence = self._words.record(raw)
             if fence is not None:
                 return fence
         return EventFence(torch.cuda.current_stream(self.device) if stream is None else stream)
@@ -269,7 +269,7 @@ class CudaBackend(Backend):
 def _scatter_elements_by_torch(writes: ElementWrites, targets: Sequence[Block]) -> None:
     """The kernel's work for systems without Triton; places and values are copied to the device first."""
     addresses = [target.address for target in targets]
-    for target, offsets, values in placed(np.frombuffer(writes.packed, np.uint8), addresses):
+    for target, offsets, values in placed(writes, addresses):
         if len(offsets):
             device = targets[target].device
             bits = torch.from_numpy(values.view(f"i{values.itemsize}").copy())

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from staging.backend import Backend, Block, Probe
-from staging.elements import ElementWrites, scatter_elements
+from staging.elements import ElementWrites, packed_in, scatter_elements
 from staging.fence import Fence
 from staging.packing import PackedWrites, scatter
 
@@ -60,8 +60,10 @@ class CpuBackend(Backend):
         scatter([buffer.numpy() for buffer in buffers], writes, [target.numpy() for target in targets])
 
     def apply_elements(self, block: Block, writes: ElementWrites, targets: Sequence[Block]) -> None:
-        self.publish(block, 0, writes.nbytes)
-        scatter_elements(block.device.numpy(), [target.device.numpy() for target in targets])
+        if not block.mapped:
+            self.publish(block, 0, writes.nbytes)
+            writes = packed_in(block.device.numpy())
+        scatter_elements(writes, [target.device.numpy() for target in targets], [target.address for target in targets])
 
     def fence(self, stream: Any = None) -> Fence:
         return _PASSED

@@ -9,7 +9,7 @@ import torch
 
 from staging.backend import Backend, Block, Probe
 from staging.backends._sim_device import Schedule, SimDevice, SimFence, SimGraph, SimStream
-from staging.elements import ElementWrites, scatter_elements
+from staging.elements import ElementWrites, packed_in, scatter_elements
 from staging.fence import Fence
 from staging.packing import PackedWrites, scatter
 
@@ -66,7 +66,8 @@ class SimBackend(Backend):
         self.publish(block, 0, writes.nbytes)
         self.order_behind(targets)
         contents, arrays = block.device.numpy(), [target.device.numpy() for target in targets]
-        fence = self.sim.enqueue(lambda: scatter_elements(contents, arrays))
+        addresses = [target.address for target in targets]
+        fence = self.sim.enqueue(lambda: scatter_elements(packed_in(contents), arrays, addresses))
         for used in (block, *targets):
             used.used(fence)
 

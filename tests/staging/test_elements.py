@@ -8,45 +8,39 @@ import torch
 
 import staging
 from staging import FusedStagedWriter, StagedWriteTensor
-from staging.elements import ElementWrites, are_distinct, nbytes_of_elements, scatter_elements
+from staging.elements import ElementWrites, keys_of, nbytes_of_elements, packed_in, scatter_elements
 from staging.launch import PackedBatch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 COUNTS = [1, 2, 1023, 1024, 1025, 2500]
 
 
-def _packed(num, num_targets, kind, *, has_columns, pitch, addresses):
-    """Random elements, each place once; rows, columns and values with them."""
+def _packed(num, num_targets, kind, *, width, pitch, addresses):
+    """Random elements, each place once, in rows of `pitch` elements of which the keys see `width`."""
     rng, span = np.random.default_rng(num), -(-num // num_targets) + 3
-    host = torch.zeros(nbytes_of_elements(num, num_targets, kind.itemsize, has_columns=has_columns), dtype=torch.uint8)
+    host = torch.zeros(nbytes_of_elements(num, num_targets, kind.itemsize), dtype=torch.uint8)
     writes = ElementWrites(host.numpy())
-    writes.open(num, num_targets, span, kind.itemsize, has_columns=has_columns)
+    writes.open(num, num_targets, span, width, kind.itemsize)
     writes.write_header()
     writes.table[:] = [number for address in addresses for number in (address, pitch * kind.itemsize)]
-    writes.keys[:] = rng.permutation(span * num_targets)[:num]
-    if has_columns:
-        writes.columns[:] = rng.integers(0, pitch, num)
+    writes.keys[:] = rng.permutation(span * num_targets * width)[:num]
     writes.values(kind)[:] = rng.integers(1, 127, num)
-    return host, writes, span
+    return host
 
 
-@pytest.mark.parametrize("has_columns", [False, True])
+@pytest.mark.parametrize("width", [1, 3, 5])
 @pytest.mark.parametrize("num_targets", [1, 3])
 @pytest.mark.parametrize(("kind", "num"), [*(("i4", n) for n in COUNTS), ("i1", 700), ("i2", 700), ("i8", 1500)])
 @pytest.mark.parametrize("num_programs", [1, 3])
-def test_the_kernel_does_what_its_reference_does(kind, num, num_targets, has_columns, num_programs):
+def test_the_kernel_does_what_its_reference_does(kind, num, num_targets, width, num_programs):
     kernels, kind, pitch = pytest.importorskip("staging.kernels"), np.dtype(kind), 5
     nbytes = (-(-num // num_targets) + 3) * pitch * kind.itemsize
     targets = [torch.zeros(nbytes, dtype=torch.uint8, device=DEVICE) for _ in range(num_targets)]
-    host, writes, _ = _packed(
-        num, num_targets, kind, has_columns=has_columns, pitch=pitch, addresses=[t.data_ptr() for t in targets]
-    )
-    words = torch.zeros(-(-len(host) // 8) * 8, dtype=torch.uint8, device=DEVICE)
-    words[: len(host)] = host.to(DEVICE)
-    kernels.scatter_elements(words.view(torch.int64), num_programs)
+    addresses = [target.data_ptr() for target in targets]
+    host = _packed(num, num_targets, kind, width=width, pitch=pitch, addresses=addresses)
+    kernels.scatter_elements(host.to(DEVICE).view(torch.int64), num_programs)
     due = [np.zeros(nbytes, np.uint8) for _ in targets]
-    writes.table[::2] = [array.ctypes.data for array in due]
-    scatter_elements(host.numpy(), due)
+    scatter_elements(packed_in(host.numpy()), due, addresses)
     for target, expected in zip(targets, due, strict=True):
         assert (target.cpu().numpy() == expected).all()
     assert sum(np.count_nonzero(array.view(kind)) for array in due) == num
@@ -57,7 +51,7 @@ def test_the_kernel_sets_the_word_it_is_given():
     target, word = (torch.zeros(4, dtype=torch.int64, device=DEVICE) for _ in range(2))
     host = torch.zeros(256, dtype=torch.uint8)
     writes = ElementWrites(host.numpy())
-    writes.open(2, 1, 4, 8)
+    writes.open(2, 1, 4, 1, 8)
     writes.write_header_and_target(target.data_ptr(), 8)
     host.view(torch.int64)[5], host.view(torch.int64)[6] = word[1:].data_ptr(), 77
     writes.keys[:], writes.values(np.dtype(np.int64))[:] = [3, 0], [11, 12]
@@ -67,11 +61,26 @@ def test_the_kernel_sets_the_word_it_is_given():
 
 
 @pytest.mark.parametrize(
-    ("keys", "found"),
-    [([4], (4, 4)), ([1, 2, 9], (1, 9)), ([9, 1, 2], (1, 9)), ([1, 1], None), ([3, 1, 3], None), ([-5, 2], (-5, 2))],
+    ("places", "due"),
+    [
+        (([4],), [4]),
+        (([1, 2, 9],), [1, 2, 9]),
+        (([9, 1, 2],), [9, 1, 2]),
+        (([1, 1],), None),
+        (([3, 1, 3],), None),
+        (([-1, 2],), None),
+        (([0, 10],), None),
+        (([],), None),
+        (([0, 0, 9], [3, 0, 4]), [3, 0, 49]),
+        (([0, 9, 0], [3, 4, 3]), None),
+        (([0, 9], [0, 5]), None),
+        (([0, 9], [0, -1]), None),
+        (([0], [0, 1]), None),
+    ],
 )
-def test_a_key_that_comes_twice_is_seen(keys, found):
-    assert are_distinct(np.array(keys)) == found
+def test_places_have_keys_where_all_are_inside_and_distinct(places, due):
+    keys = keys_of(tuple(np.array(indices, np.int64) for indices in places), (10, 5)[: len(places)])
+    assert (None if keys is None else keys.tolist()) == due
 
 
 def _tensors(world, num=3, dtype=torch.int32):
