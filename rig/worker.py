@@ -42,11 +42,11 @@ class Worker:
         self._unfit: str | None = None  # why this process can judge nothing any more
         if device == "cpu":
             os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a target defines its kernels
+            torch.set_num_threads(1)  # such seats share a host, and what is judged is one thread's order of calls
         else:
             from rig.device import make_current
 
             make_current(torch.device(device))
-        torch.set_num_threads(1)  # seats share a host, and what is judged is one thread's order of calls
 
     def describe(self) -> dict[str, Any]:
         """Where the seat is and what it can do: node, device, uuid, backends with their proofs, environment."""

@@ -136,6 +136,10 @@ class Backend(ABC):
         work on those; notes it at each of the blocks."""
 
     @abstractmethod
+    def move(self, source: Block, target: Block, start: int, nbytes: int) -> None:
+        """Queue a copy of the first `nbytes` of `source`, as published, to byte `start` of `target`."""
+
+    @abstractmethod
     def fence(self, stream: Any = None) -> Fence:
         """Mark the current end of `stream` (default: the device's current stream)."""
 

@@ -22,7 +22,7 @@ COPY_NBYTES = 1 << 20
 is smaller is read in place."""
 
 _FIRST_NBYTES = 4096
-_PIECE_NBYTES = 1 << 20
+_PIECE_NBYTES = 1 << 22
 _PARALLEL_NBYTES = 1 << 18  # torch copies by several threads
 
 
@@ -77,6 +77,9 @@ class Launcher:
             self.launch_batch(batch, targets)
             return
         self.manager.reclaim()
+        if len(logs) == 1 and logs[0].is_one_stash():
+            self._launch_copy(logs[0], targets[0])
+            return
         for log in logs:
             if log.batch is not None or log.offsets or log.itemsize != logs[0].itemsize:
                 self._launch_runs(logs, targets)
@@ -156,6 +159,18 @@ class Launcher:
             values[first:last] = log.element_values().view(values.dtype)
             first = last
         return slot, writes
+
+    def _launch_copy(self, log: WriteLog, target: Block) -> None:
+        """One large write needs no kernel."""
+        backend, slot, size = self.manager.backend, log.stashed[0][1], log.itemsize
+        self.manager.refuse_capture()
+        block: Block = slot.buffer.block
+        backend.order_behind((target, block))
+        try:
+            backend.move(block, target, log.offsets[0] * size, log.lengths[0] * size)
+        finally:  # whatever was queued before an error still reads the slot
+            _used(backend.fence(), (block, target))
+        slot.end_lease(ENDED)
 
     def _launch_runs(self, logs: Sequence[WriteLog], targets: Sequence[Block]) -> None:
         for log in logs:

@@ -63,6 +63,10 @@ class WriteLog:
         """Whether anything is staged."""
         return self.batch is not None or bool(self.elements) or bool(self.offsets)
 
+    def is_one_stash(self) -> bool:
+        """Whether there is but one write, and its contents are stashed."""
+        return len(self.offsets) == len(self.stashed) == 1 and not self.elements and self.batch is None
+
     def stage(self, row: Any, start: Any, values: Any) -> None:
         """Note one write; an empty one is ignored, wherever it would go."""
         row, start = _index(row, "row"), _index(start, "start")

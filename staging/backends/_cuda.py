@@ -51,6 +51,7 @@ class CudaBackend(Backend):
         self.refuse_capture()
         self._lock = threading.Lock()
         self._words: WordFences | None = None  # set by the probe, where they prove themselves
+        self._driver: Driver | None = None  # set with them
         self._why_slow = ""
         self._launch: Launch | None = None
         self._launch_elements: Launch | None = None
@@ -89,7 +90,7 @@ class CudaBackend(Backend):
             driver = Driver()
             words = WordFences(driver, self.device, self._lock)
             if words.prove(stream):
-                self._words = words
+                self._words, self._driver = words, driver
                 if self._kernels is not None:
                     self._launch = self._compiled(self._kernels.scatter, driver, stream)
                     launch = self._compiled(self._kernels.scatter_elements, driver, stream)
@@ -148,7 +149,10 @@ class CudaBackend(Backend):
         if earlier is not None:
             self.order(earlier)
         if start < stop:
-            block.device[start:stop].copy_(block.host[start:stop], non_blocking=block.pinned)
+            if block.pinned and self._driver is not None:
+                self._copy(block.address + start, block.host.data_ptr() + start, stop - start)
+            else:
+                block.device[start:stop].copy_(block.host[start:stop], non_blocking=block.pinned)
             block.copied = self.fence()
 
     def apply_elements(self, block: Block, writes: ElementWrites, targets: Sequence[Block]) -> None:
@@ -180,6 +184,17 @@ class CudaBackend(Backend):
                 self._kernels.scatter_elements(words, num_programs)
             else:
                 _scatter_elements_by_torch(writes, targets)
+
+    def move(self, source: Block, target: Block, start: int, nbytes: int) -> None:
+        if self._driver is not None:
+            self._copy(target.address + start, source.address, nbytes)
+        else:
+            self.copy(source.device[:nbytes], target.device[start : start + nbytes])
+
+    def _copy(self, address: int, source: int, nbytes: int) -> None:
+        assert self._driver is not None
+        with self._lock:
+            self._driver.copy(self._current(), address, source, nbytes)
 
     def copy(self, source: torch.Tensor, out: torch.Tensor) -> None:
         out.copy_(source, non_blocking=True)

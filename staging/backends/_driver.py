@@ -1,7 +1,7 @@
 """The CUDA driver calls of the hot path, straight through ctypes: torch reaches them in several microseconds.
 
-Writes and waits of a 64-bit word in stream order, and a kernel launch. Source: the CUDA driver API's stream memory
-operations (cuStreamWriteValue64, cuStreamWaitValue64) and cuLaunchKernelEx.
+Writes and waits of a word in stream order, a copy, and a kernel launch. Source: the CUDA driver API's stream memory
+operations (cuStreamWriteValue64, cuStreamWaitValue64), cuMemcpyAsync and cuLaunchKernelEx.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ class Driver:
 
     def __init__(self) -> None:
         cuda = ctypes.CDLL("libcuda.so.1")
-        self._write, self._wait, self._launch = (
-            getattr(cuda, name) for name in ("cuStreamWriteValue64_v2", "cuStreamWaitValue64_v2", "cuLaunchKernelEx")
+        self._write, self._wait, self._launch, self._memcpy = (
+            getattr(cuda, name)
+            for name in ("cuStreamWriteValue64_v2", "cuStreamWaitValue64_v2", "cuLaunchKernelEx", "cuMemcpyAsync")
         )
+        self._copied = (ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_void_p())
         self._word = (ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint(0))
         self._wait.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint]
 
@@ -49,6 +51,14 @@ class Driver:
         code = self._write(handle, where, what, flags)
         if code:
             _check(code, "cuStreamWriteValue64")
+
+    def copy(self, stream: int, address: int, source: int, nbytes: int) -> None:
+        """Copy bytes between two addresses, device memory or pinned, in the stream's order."""
+        where, whence, count, handle = self._copied
+        where.value, whence.value, count.value, handle.value = address, source, nbytes, stream
+        code = self._memcpy(where, whence, count, handle)
+        if code:
+            _check(code, "cuMemcpyAsync")
 
     def wait_word(self, stream: int, address: int, value: int) -> None:
         """Let later work of `stream` wait until the word at `address` is at least `value`."""

@@ -65,6 +65,9 @@ class CpuBackend(Backend):
             writes = packed_in(block.device.numpy())
         scatter_elements(writes, [target.device.numpy() for target in targets], [target.address for target in targets])
 
+    def move(self, source: Block, target: Block, start: int, nbytes: int) -> None:
+        target.device.numpy()[start : start + nbytes] = source.device.numpy()[:nbytes]
+
     def fence(self, stream: Any = None) -> Fence:
         return _PASSED
 

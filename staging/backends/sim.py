@@ -71,6 +71,9 @@ class SimBackend(Backend):
         for used in (block, *targets):
             used.used(fence)
 
+    def move(self, source: Block, target: Block, start: int, nbytes: int) -> None:
+        self.copy(source.device[:nbytes], target.device[start : start + nbytes])
+
     def fence(self, stream: Any = None) -> Fence:
         return self.sim.record(stream)
 

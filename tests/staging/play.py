@@ -33,9 +33,11 @@ class Play(World):
         """Queue a reader of `tensor`, all of whose words are to be `due`."""
         if self.sim is None:
             view = self._stalled.hold(tensor)
-            if side:
+            if side:  # later than all that waits for the main stream alone, stall included
+                self._stalled.launch(view, None, stream="main")
+                self._stalled.stream("side").wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(self._stalled.stream("side")):
-                    torch.cuda._sleep(4_000_000)  # later than all that waits for the main stream alone
+                    torch.cuda._sleep(4_000_000)
             ticket = self._stalled.launch(view, None, stream="side" if side else "main")
             self._reads.append((lambda: ticket.wait().view(np.int32).tolist(), [due] * tensor.numel()))
             return

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from staging import FusedStagedWriter, StagedWriteTensor
 from staging.dtypes import CARRIERS
+from staging.launch import COPY_NBYTES
 from staging.packing import pack, scatter
 from staging.write_log import STASH_NBYTES, WriteLog
 
@@ -321,6 +322,29 @@ def test_a_failed_apply_keeps_the_log_for_a_retry(world, monkeypatch):
 
 def _refuse(*args):
     raise RuntimeError("no launch")
+
+
+@pytest.mark.parametrize("num", [STASH_NBYTES // 4, COPY_NBYTES // 4 - 1, COPY_NBYTES // 4 + 5, 3 * (1 << 20) + 1])
+def test_a_large_write_alone_is_copied_without_a_kernel(world, monkeypatch, num):
+    tensor = StagedWriteTensor((3, num + 7), torch.int32, world.device, 2, manager=world.manager)
+    reads, dues, due = [], [], np.zeros((3, num + 7), np.int32)
+    for step in range(1, 5):
+        values = np.arange(num, dtype=np.int32) + step
+        tensor.stage_write(1, step, values)
+        values[:] = -1
+        due[1, step : step + num] = np.arange(num) + step
+        with monkeypatch.context() as patch:
+            patch.setattr(world.manager.backend, "apply", _refuse)
+            if step == 2:
+                patch.setattr(world.manager.backend, "move", _refuse)
+                with pytest.raises(RuntimeError, match="no launch"):
+                    tensor.apply_write()
+                patch.undo()
+            tensor.apply_write()
+        reads.append(world.read(tensor.device_tensor))
+        dues.append(due.copy())
+    for read, expected in zip(reads, dues, strict=True):
+        assert (read() == expected).all()
 
 
 writes = st.lists(st.tuples(st.integers(0, 70), st.integers(1, 10)), min_size=1, max_size=50)
