@@ -21,7 +21,7 @@ sets when it is done (0: none), and one that is free."""
 DONE_AT = 5
 WORD = np.dtype(np.int64)
 
-_BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 _FIXED = struct.Struct("8q")
 _FIXED_AND_ONE = struct.Struct("10q")
 
@@ -92,7 +92,7 @@ def placed(writes: ElementWrites, addresses: Sequence[int]) -> Iterator[tuple[in
     """Of each target: its number, the elements' flat offsets int64[n] in it, and their bits uint[n], given the
     addresses of the targets."""
     size, width, span = writes.itemsize, writes.width, writes.span
-    keys, values, table = writes.keys, writes.values(_BITS[size]), writes.table.tolist()
+    keys, values, table = writes.keys, writes.values(BITS[size]), writes.table.tolist()
     owners = keys // (span * width) if writes.num_targets > 1 else None
     for target, address in enumerate(addresses):
         mine: Any = slice(None) if owners is None else np.flatnonzero(owners == target)

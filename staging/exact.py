@@ -27,6 +27,7 @@ _CODES = {  # of array.array, which takes exactly the integers that fit
     torch.int32: "i", torch.uint32: "I", torch.int64: "q", torch.uint64: "Q",
 }  # fmt: skip
 _NATURAL = {torch.int32: "I", torch.int64: "Q"}
+_WORDS: dict[str, np.dtype[Any]] = {"I": np.dtype(np.int32), "Q": np.dtype(np.int64)}
 _INT64 = range(-(2**63), 2**63)
 _MANTISSA_BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 
@@ -66,17 +67,22 @@ def exact(values: Any, dtype: torch.dtype) -> Array:
     return np.asarray(_convert(source, dtype), order="C")
 
 
+def naturals(values: list[Any], code: str = "Q") -> Array:
+    """A list of integers >= 0 as int64 ("Q") or int32 ("I") of the same bits; raises OverflowError or TypeError."""
+    taken = array(code)
+    taken.fromlist(values)
+    return np.frombuffer(taken, _WORDS[code]) if values else np.empty(0, _WORDS[code])
+
+
 def _from_list(values: list[Any], dtype: torch.dtype) -> Array:
     """A list of integers without boxing. Unsigned words are read several times faster than signed ones, and natural
     numbers are what engines send; raises TypeError, OverflowError or ValueError for whatever is no integer in range."""
     if dtype in _NATURAL:
-        taken = array(_NATURAL[dtype])
         try:
-            taken.fromlist(values)
+            signed = naturals(values, _NATURAL[dtype])
         except OverflowError:
             pass  # some are negative
         else:
-            signed = np.array(taken, copy=False).view(CARRIERS[dtype])
             if not len(signed) or np.minimum.reduce(signed) >= 0:
                 return signed
     taken = array(_CODES[dtype])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Sequence
 
-import numpy as np
 import torch
 
 from staging.backend import Block
 from staging.buffer import NonUvaBuffer, UvaBuffer
-from staging.elements import Array, ElementWrites, nbytes_of_elements, placed
+from staging.elements import BITS, Array, ElementWrites, nbytes_of_elements, placed
+from staging.exact import naturals
 from staging.fence import ENDED, Fence
 from staging.manager import DeviceMemoryManager
 from staging.packing import PackedWrites, pack
@@ -150,10 +149,10 @@ class Launcher:
         else:
             writes.write_header()
             writes.table[:] = [number for target in targets for number in (target.address, size)]
-        keys, values, first = writes.keys, writes.values(np.dtype(f"u{size}")), 0
+        keys, values, first = writes.keys, writes.values(BITS[size]), 0
         for target, (log, count) in enumerate(zip(logs, counts, strict=True)):
             last = first + count
-            keys[first:last] = _naturals(list(log.elements))
+            keys[first:last] = naturals(list(log.elements))
             if target:
                 keys[first:last] += target * span
             values[first:last] = log.element_values().view(values.dtype)
@@ -222,12 +221,6 @@ def _write(writes: PackedWrites, slot: Slot, blocks: Sequence[Block], targets: S
         packed=blocks[0].address,
         stashes=[block.address for block in blocks[1:]],
     )
-
-
-def _naturals(numbers: list[int]) -> Array:
-    packed = array("Q")
-    packed.fromlist(numbers)
-    return np.array(packed, copy=False).view(np.int64)
 
 
 def _size(log: WriteLog) -> int:

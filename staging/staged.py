@@ -163,18 +163,22 @@ class StagedWriteTensor(Exclusive):
     def apply_write(self) -> None:
         """Queue all staged writes on the current stream as one launch, and clear them; nothing staged, nothing
         done. If it raises, the log is kept and the next apply does all of it."""
-        batch = self.log.batch
-        if self._in_call or not isinstance(batch, PackedBatch) or len(batch.logs) > 1:
+        log = self.log
+        batch = log.batch
+        if self._in_call or log.offsets or not (log.elements if batch is None else isinstance(batch, PackedBatch)):
             self._apply_write()
             return
         self._in_call = True
+        log.idle.clear()
         try:
-            self._launcher.launch_batch(batch, (self.block,))
+            self._launcher.launch([log], (self.block,))
+            log.elements.clear()
         except RuntimeError as error:
             self.manager.raise_if_lost(error)
             raise
         finally:
             self._in_call = False
+            log.hold(False)
 
     @exclusive
     def _apply_write(self) -> None:

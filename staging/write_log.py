@@ -148,7 +148,9 @@ class WriteLog:
     def element_values(self) -> Array:
         """Of the elements, in their order, as the dtype's carrier."""
         values = list(self.elements.values())
-        return np.array(values, carrier(self.dtype)) if self.dtype.is_floating_point else exact(values, self.dtype)
+        if self.dtype.is_floating_point:
+            return np.array(values, carrier(self.dtype))
+        return exact(values, self.dtype)
 
     def _note_one(self, offset: int, values: Array) -> None:
         self.gather()
