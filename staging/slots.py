@@ -63,9 +63,8 @@ class SlotRing:
         guard: Guard | None = None,
         *,
         name: str,
-        buffer: type[UvaBuffer] = UvaBuffer,
     ) -> None:
-        self.name, self._buffer_type = name, buffer
+        self.name = name
         self._is_capturing = manager.backend.is_capturing
         self.shape, self.dtype, self.depth, self.manager = tuple(shape), dtype, depth, manager
         self.guard: Guard = manager.guard if guard is None else check_guard(guard)
@@ -140,7 +139,7 @@ class SlotRing:
         self.manager.accounting.grew(self.name)
 
     def _buffer(self, num_rows: int, requested_rows: int) -> UvaBuffer:
-        buffer = self._buffer_type((num_rows, *self.shape[1:]), self.dtype, name=self.name, manager=self.manager)
+        buffer = UvaBuffer((num_rows, *self.shape[1:]), self.dtype, name=self.name, manager=self.manager)
         self.manager.accounting.request(buffer.block, nbytes_of((requested_rows, *self.shape[1:]), self.dtype))
         return buffer
 

@@ -37,7 +37,7 @@ class Play(World):
                 self._stalled.launch(view, None, stream="main")
                 self._stalled.stream("side").wait_stream(torch.cuda.current_stream())
                 with torch.cuda.stream(self._stalled.stream("side")):
-                    torch.cuda._sleep(4_000_000)
+                    torch.cuda._sleep(40_000_000)
             ticket = self._stalled.launch(view, None, stream="side" if side else "main")
             self._reads.append((lambda: ticket.wait().view(np.int32).tolist(), [due] * tensor.numel()))
             return

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from staging import FusedStagedWriter, StagedWriteTensor
 from staging.dtypes import CARRIERS
-from staging.launch import COPY_NBYTES
 from staging.packing import pack, scatter
 from staging.write_log import STASH_NBYTES, WriteLog
 
@@ -324,7 +323,7 @@ def _refuse(*args):
     raise RuntimeError("no launch")
 
 
-@pytest.mark.parametrize("num", [STASH_NBYTES // 4, COPY_NBYTES // 4 - 1, COPY_NBYTES // 4 + 5, 3 * (1 << 20) + 1])
+@pytest.mark.parametrize("num", [STASH_NBYTES // 4, (1 << 16) - 1, 1 << 16, (1 << 20) + 1])
 def test_a_large_write_alone_is_copied_without_a_kernel(world, monkeypatch, num):
     tensor = StagedWriteTensor((3, num + 7), torch.int32, world.device, 2, manager=world.manager)
     reads, dues, due = [], [], np.zeros((3, num + 7), np.int32)
