@@ -85,10 +85,12 @@ class Block:
         end = self.end
         if end is None or not end.closed or not self.mapped:
             return False
-        for fence in end.fences:
+        for fence in (*end.fences, *self.users.values()):
             if not fence.done():
-                return False
-        return not self.users or all(fence.done() for fence in self.users.values())
+                break
+        else:
+            return True
+        return False
 
     def is_idle(self) -> bool:
         """Whether all known device work on it is done; a step that is still open has work to come."""

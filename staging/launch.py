@@ -189,8 +189,7 @@ class Launcher:
             ring = self._rings[what] = SlotRing(
                 (_FIRST_NBYTES,), torch.uint8, self._depth, self.manager, name=self._name
             )
-        ring.reuse_last()
-        slot = ring.acquire(nbytes)
+        slot = ring.acquire_last(nbytes)
         slot.step = self.manager.current_step
         return slot
 

@@ -91,10 +91,16 @@ class SlotRing:
         slot.buffer.block.lease()
         return slot
 
-    def reuse_last(self) -> None:
-        """Let the slot that was used last come next, if it is free already: it lies in the processor's caches."""
-        if self._slots[-1].buffer.block.is_writable():
-            self._slots.rotate(1)
+    def acquire_last(self, num_rows: int) -> Slot:
+        """The slot that was used last, if it is free already and large enough: it lies in the processor's caches. Else
+        the next one; raises as `acquire`."""
+        slot = self._slots[-1]
+        block = slot.buffer.block
+        if num_rows > slot.buffer.shape[0] or not block.is_writable() or self._is_capturing():
+            return self.acquire(num_rows)
+        slot.num_uses += 1
+        block.lease()
+        return slot
 
     def _guarded(self, slot: Slot, num_rows: int) -> Slot:
         if slot.is_leased():
