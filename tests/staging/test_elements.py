@@ -235,3 +235,33 @@ def test_a_dropped_tensor_takes_its_part_of_a_batch_along(world):
     writer.apply(tensors)
     assert [_got(world, tensor)[1, 0] for tensor in tensors] == [1, 3]
     assert staging.DeviceMemoryManager.stats(world.manager)["slots_current"] >= 0
+
+
+def test_single_numbers_and_lists_keep_their_order(world):
+    tensor = _tensors(world)[0][0]
+    for write in [(1, 1, [5]), (1, 0, [1, 2, 3]), (1, 2, [7]), (1, 2, [8, 9]), (1, 3, [6]), (2, 0, [4])]:
+        tensor.stage_write(*write)
+    tensor.apply_write()
+    assert _got(world, tensor)[1:3].tolist() == [[1, 2, 8, 6], [4, 0, 0, 0]]
+
+
+def test_a_fused_apply_of_single_numbers_reaches_each_tensor(world):
+    tensors, writer = _tensors(world)
+    for which, tensor in enumerate(tensors):
+        for row in range(which + 1):
+            tensor.stage_write(row, which, [10 * which + row])
+            tensor.stage_write_elem(5, -7 - which)
+    writer.apply(tensors)
+    for which, tensor in enumerate(tensors):
+        due = np.zeros((6, 4), np.int32)
+        due[: which + 1, which] = 10 * which + np.arange(which + 1)
+        due[5, 0] = -7 - which
+        assert (_got(world, tensor) == due).all()
+
+
+def test_a_fused_batch_comes_after_what_a_tensor_has_staged(world):
+    tensors, writer = _tensors(world)
+    tensors[1].stage_write(2, 1, [5])
+    writer.stage(tensors, np.array([0, 1]), np.array([2, 2]), 1, np.array([6, 7], np.int32))
+    writer.apply(tensors)
+    assert [_got(world, tensor)[2, 1] for tensor in tensors] == [6, 7, 0]

@@ -18,6 +18,13 @@ starts = st.integers(-1, COLUMNS)
 contents = st.lists(st.integers(-3, 3) | st.just(2**31), max_size=COLUMNS + 1)
 
 
+DTYPES = [torch.int32, torch.int64, torch.int32]
+NUMPY = {torch.int32: np.int32, torch.int64: np.int64}
+tensors = st.integers(0, len(DTYPES) - 1)
+places = st.lists(st.tuples(st.integers(0, ROWS - 1), st.integers(0, COLUMNS - 1)), min_size=1, max_size=6)
+now = st.booleans()
+
+
 class Machine(RuleBasedStateMachine):
     """Stage, apply, publish, read late, end steps, fail; compare whatever was read with what was due."""
 
@@ -27,16 +34,16 @@ class Machine(RuleBasedStateMachine):
     def build(self, depth, uva, step_mode):
         self.world, self.step_mode = World(self.backend), step_mode
         manager = self.world.manager
-        shapes = [((ROWS, COLUMNS), torch.int32, uva), ((ROWS, COLUMNS), torch.int64, False)]
+        shapes = [((ROWS, COLUMNS), dtype, uva and dtype == torch.int32) for dtype in DTYPES]
         self.tensors = [StagedWriteTensor(s, d, self.world.device, depth, u, manager=manager) for s, d, u in shapes]
         self.models = [np.zeros((ROWS, COLUMNS), np.int64) for _ in shapes]
-        self.staged = [[], []]
+        self.staged = [[] for _ in shapes]
         self.writer = FusedStagedWriter(self.world.device, 4, depth, manager=manager)
         self.pool = UvaBufferPool(2, torch.int32, depth, manager=manager)
         self.backed = UvaBackedTensor(ROWS, torch.int32, depth, manager=manager)
         self.reads = []
 
-    @rule(which=st.integers(0, 1), row=indices, start=starts, values=contents, array=st.booleans())
+    @rule(which=tensors, row=indices, start=starts, values=contents, array=st.booleans())
     def stage(self, which, row, start, values, array):
         inside = not values or (0 <= row < ROWS and start >= 0 and start + len(values) <= COLUMNS)
         fits = which == 1 or 2**31 not in values
@@ -49,17 +56,37 @@ class Machine(RuleBasedStateMachine):
             assert fits
             self.staged[which] += [(row, start, values)] if values else []  # empty ones are ignored
 
-    @rule(
-        which=st.integers(0, 1),
-        rows=st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=5),
-        value=st.integers(0, 99),
-    )
-    def stage_batch(self, which, rows, value):
-        values = np.arange(value, value + len(rows))
-        self.tensors[which].stage_writes(rows, 1, values)
-        self.staged[which] += [(row, 1, [int(v)]) for row, v in zip(rows, values, strict=True)]
+    @rule(which=tensors, row=st.integers(0, ROWS - 1), value=st.integers(-3, 3) | st.just(2**30))
+    def stage_element(self, which, row, value):
+        self.tensors[which].stage_write_elem(row, value)
+        self.staged[which].append((row, 0, [value]))
 
-    @rule(which=st.integers(0, 1))
+    @rule(
+        which=tensors, places=places, value=st.integers(0, 99), start=st.none() | st.integers(0, COLUMNS - 1), now=now
+    )
+    def batch(self, which, places, value, start, now):
+        rows, columns = (np.array(part) for part in zip(*places, strict=True))
+        values = np.arange(value, value + len(rows)).astype(NUMPY[DTYPES[which]])
+        call = self.tensors[which].apply_writes if now else self.tensors[which].stage_writes
+        call(rows, columns if start is None else start, values)
+        for (row, column), number in zip(places, values.tolist(), strict=True):
+            self.staged[which].append((row, column if start is None else start, [number]))
+        if now:
+            self._applied(which)
+
+    @rule(places=places, value=st.integers(0, 99), now=now, alike=st.booleans())
+    def fused_batch(self, places, value, now, alike):
+        chosen = [0, 2] if alike else [2, 1, 0]  # of one dtype, or of several
+        rows, columns = (np.array(part) for part in zip(*places, strict=True))
+        ids, values = (rows + columns) % len(chosen), np.arange(value, value + len(rows), dtype=np.int32)
+        call = self.writer.apply_writes if now else self.writer.stage
+        call([self.tensors[which] for which in chosen], ids, rows, columns, values)
+        for which, (row, column), number in zip(ids.tolist(), places, values.tolist(), strict=True):
+            self.staged[chosen[which]].append((row, column, [number]))
+        for which in chosen if now else ():
+            self._applied(which)
+
+    @rule(which=tensors)
     def apply(self, which):
         self.tensors[which].apply_write()
         self._applied(which)
@@ -67,15 +94,15 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def apply_fused(self):
         self.writer.apply(self.tensors)
-        self._applied(0)
-        self._applied(1)
+        for which in range(len(self.tensors)):
+            self._applied(which)
 
-    @rule(which=st.integers(0, 1))
+    @rule(which=tensors)
     def clear(self, which):
         self.tensors[which].clear_staged_writes()
         self.staged[which].clear()
 
-    @rule(which=st.integers(0, 1))
+    @rule(which=tensors)
     def read_tensor(self, which):
         self.reads.append((self.world.read(self.tensors[which].gpu), self.models[which].copy()))
 
