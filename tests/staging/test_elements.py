@@ -263,5 +263,32 @@ def test_a_fused_batch_comes_after_what_a_tensor_has_staged(world):
     tensors, writer = _tensors(world)
     tensors[1].stage_write(2, 1, [5])
     writer.stage(tensors, np.array([0, 1]), np.array([2, 2]), 1, np.array([6, 7], np.int32))
-    writer.apply(tensors)
-    assert [_got(world, tensor)[2, 1] for tensor in tensors] == [6, 7, 0]
+    for _ in range(2):  # nothing is left for a second time
+        writer.apply(tensors)
+        assert [_got(world, tensor)[2, 1] for tensor in tensors] == [6, 7, 0]
+
+
+def test_applies_give_their_slots_back(world):
+    tensors, writer = _tensors(world)
+    counts = []
+    for step in range(40):
+        tensors[0].apply_writes(ROWS, 1, VALUES)
+        tensors[1].stage_writes(ROWS, np.array([1, 2, 3]), VALUES)
+        tensors[1].clear_staged_writes()
+        tensors[1].stage_write(1, 1, [step])
+        tensors[1].apply_write()
+        writer.apply_writes(tensors, np.array([0, 1, 2]), np.array([2, 2, 2]), 1, VALUES)
+        writer.stage(tensors, np.array([0, 1, 2]), np.array([2, 2, 2]), 1, VALUES)
+        writer.apply(tensors[:2])
+        world.settle()
+        counts.append(world.manager.stats()["slots_current"])
+    assert counts[-1] == counts[1]
+
+
+def test_batches_work_where_the_budget_left_only_pageable_memory(make_world):
+    world = make_world("cpu", limit_bytes=0, on_limit="pageable")
+    tensor = _tensors(world)[0][0]
+    with pytest.warns(RuntimeWarning, match="pageable"):
+        tensor.apply_writes(ROWS, 1, VALUES)
+    tensor.apply_writes(np.array([1]), 0, np.array([3], np.int32))
+    assert (_got(world, tensor) == _due((1, 0, 3))).all()
