@@ -158,7 +158,7 @@ def test_a_peer_without_a_name_that_is_needed_is_a_finding(worker):
 def test_time_that_is_up_is_a_hang(worker):
     _, body = run(worker, asked(timeout_s=1e-6), spec("staging"))
     assert body["verdict"] == "HANG"
-    assert "the time was up in elements_each" in body["reason"]
+    assert "the time was up in backed_changed" in body["reason"]
 
 
 def test_a_trace_that_only_the_driver_has_is_no_verdict_on_the_target(worker):

@@ -50,7 +50,7 @@ def test_a_target_may_be_compared_with_itself_and_with_two_others(tmp_path: Path
         (f"{HOT}    compare: vlm\n", "runs.0.compare: unknown target 'vlm'"),
         (f"{HOT}    ratio_min: {{elements_each: 0}}\n", "runs.0.ratio_min.elements_each: found int 0; expected more"),
         (f"{HOT}    limits: {{publish_us_p99_max: 2}}\n", "unknown operation 'publish' in a limit"),
-        (f"{HOT}    params: {{cases: [nope]}}\n", "expected one of elements_each,"),
+        (f"{HOT}    params: {{cases: [nope]}}\n", "expected one of backed_changed,"),
         ("  - {scenario: growth, compare: vllm}\n", "runs.0.compare: growth is timed call by call"),
         ("  - {scenario: growth, ratio_min: {make: 1}}\n", "runs.0.ratio_min: growth is timed call by call"),
         (f"{HOT}    compare: vllm\n{HOT}    compare: vllm\n", "plans a cell that runs.0 plans too"),

@@ -59,6 +59,10 @@ def _told(tracking: str) -> tuple[_Case, _Case]:
 
 
 _CASES: dict[str, _Case] = {
+    **dict(zip(("backed_changed", "backed_unchanged_compare"), _told("compare"), strict=True)),
+    **dict(zip(("backed_changed_caller", "backed_unchanged_caller"), _told("caller"), strict=True)),
+    "decode_step": _Case(work=_published.decode_step),
+    "decode_step_trust": _Case(work=_published.decode_step, against="guard=trust", rival={"guard": "trust"}),
     "elements_each": _Case(work=_writes.elements_each),
     "elements_batch": _Case(work=_writes.elements_batch),
     "elements_batch_shuffled": _Case(work=_writes.elements_batch_shuffled),
@@ -67,10 +71,6 @@ _CASES: dict[str, _Case] = {
     "tokens_list": _Case(work=_writes.tokens_list),
     "tokens_array": _Case(work=_writes.tokens_array),
     "prompts_list": _Case(work=_writes.prompts_list),
-    **dict(zip(("backed_changed", "backed_unchanged_compare"), _told("compare"), strict=True)),
-    **dict(zip(("backed_changed_caller", "backed_unchanged_caller"), _told("caller"), strict=True)),
-    "decode_step": _Case(work=_published.decode_step),
-    "decode_step_trust": _Case(work=_published.decode_step, against="guard=trust", rival={"guard": "trust"}),
     "copy_1mb": _copy(1),
     "copy_8mb": _copy(8),
     "copy_64mb": _copy(64),
