@@ -129,8 +129,8 @@ class CudaBackend(Backend):
         """Host memory, pinned where asked for, and device memory of the same size."""
         with torch.cuda.device(self.device):
             host = self.pinned_zeros(nbytes) if pinned else torch.zeros(nbytes, dtype=torch.uint8)
-            device = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
-            allocated = self.fence()  # the memory may come from work that is queued on this stream
+            device = torch.zeros(nbytes, dtype=torch.uint8, device=self.device)  # as the host's: rows never published
+            allocated = self.fence()  # behind the zeroing, and behind work on this stream that had the memory before
         return Block(host, device, mapped=False, pinned=pinned, allocated=allocated)
 
     def pinned_zeros(self, nbytes: int) -> torch.Tensor:

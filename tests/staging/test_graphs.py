@@ -103,6 +103,15 @@ def test_values_that_do_not_fit_are_refused_and_change_nothing(world):
     assert held.publish([]).shape == (0, 3)
 
 
+def test_rows_never_published_are_zeros_in_memory_that_was_used_before(world):
+    used = [torch.full((64, 64), 7, dtype=torch.int32, device=world.device) for _ in range(8)]
+    used.clear()  # what an allocator gives out next
+    pool = staging.UvaBufferPool((64, 64), torch.int32, 2, manager=world.manager)
+    pool.copy_to_uva(np.ones((1, 64), np.int32))
+    held = pool.hold_for_graph()
+    assert world.read(held.tensor)().sum() == 64
+
+
 def test_a_slot_of_a_grown_pool_keeps_its_rows(world):
     pool = staging.UvaBufferPool(2, torch.int32, 2, manager=world.manager)
     pool.copy_to_uva(range(5))
