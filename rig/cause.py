@@ -66,25 +66,27 @@ def explain(
     """Decode the words in which `got` differs from `want` (both rows x columns of bits)."""
     form = seen.expected.form
     wrong = np.flatnonzero(got.ravel() != want.ravel())
-    rows, cols = np.divmod(wrong[:_SAMPLE_MAX].astype(np.int64), got.shape[1])
+    at, cols = np.divmod(wrong[:_SAMPLE_MAX].astype(np.int64), got.shape[1])
+    rows = at + seen.expected.first
     find = partial(trace, form=form, step=seen.step, tracks=tracks, payload=payload)
-    origins = find(Sample(rows, cols, got[rows, cols]))
+    origins = find(Sample(rows, cols, got[at, cols]))
     dues: list[Origin | None] = [Origin(form.name, seen.expected.mark)] * len(rows)
     if seen.expected.bits is not None:
-        dues = find(Sample(rows, cols, want[rows, cols]))
+        dues = find(Sample(rows, cols, want[at, cols]))
     staged = tracks[form.name].make.what == "staged"
     kinds = [_kind(seen, origin, due, staged=staged) for origin, due in zip(origins, dues, strict=True)]
     counted = Counter(kinds)
     per = max(1, form.itemsize // 4)
     kind = next((k for k in KINDS if counted[k] * per >= 2), "corruption")
-    at = kinds.index(kind) if kind in counted else 0
-    wrong_one = _Wrong(seen=seen, kind=kind, origin=origins[at], due=dues[at], row=int(rows[at]), col=int(cols[at]))
-    origin = origins[at] if origins[at] not in (None, ZEROS, FREED) and kind in counted else None
+    one = kinds.index(kind) if kind in counted else 0
+    place = int(rows[one]), int(cols[one])
+    wrong_one = _Wrong(seen=seen, kind=kind, origin=origins[one], due=dues[one], row=place[0], col=place[1])
+    origin = origins[one] if origins[one] not in (None, ZEROS, FREED) and kind in counted else None
     return Finding(
         kind=kind,
         tensor=form.name,
         summary=_summary(wrong_one, num_wrong=len(wrong), num_all=got.size, make=tracks[form.name].make),
-        first=_first(seen, (int(rows[at]), int(cols[at])), int(want[rows[at], cols[at]]), int(got[rows[at], cols[at]])),
+        first=_first(seen, place, int(want.flat[wrong[one]]), int(got.flat[wrong[one]])),
         overwriter=_overwriter(origin, slots),
     )
 

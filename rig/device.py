@@ -33,7 +33,7 @@ class Stalled:
             self._poison.note(tensor)
         return _View(tensor, resident=resident, ours=ours)
 
-    def launch(self, view: _View, num_rows: int | None, *, stream: str) -> _Kernel:
+    def launch(self, view: _View, num_rows: int | None, *, stream: str, first: int = 0) -> _Kernel:
         with torch.cuda.device(self.device):
             main = torch.cuda.current_stream()
             target = main if stream == "main" else self.stream(stream)
@@ -43,7 +43,8 @@ class Stalled:
             if target is not main:
                 target.wait_stream(main)
             with torch.cuda.stream(target):
-                kernel = _Kernel(view, num_rows, self._buffers, keep=view.ours and target is not main)
+                rows = view.tensor[first:] if num_rows is None else view.tensor[first : first + num_rows]
+                kernel = _Kernel(rows, self._buffers, keep=view.ours and target is not main)
             if target is not main and view.resident:
                 main.wait_stream(target)
         self._last = kernel
@@ -85,9 +86,8 @@ class _Kernel:
     content_only = False
     freed_in_step: int | None = None
 
-    def __init__(self, view: _View, num_rows: int | None, free: dict[int, list[_Buffers]], *, keep: bool) -> None:
-        words = view.tensor if num_rows is None else view.tensor[:num_rows]
-        words = words.view(INTS[words.element_size()])
+    def __init__(self, rows: torch.Tensor, free: dict[int, list[_Buffers]], *, keep: bool) -> None:
+        words = rows.view(INTS[rows.element_size()])
         self._nbytes = words.nbytes
         capacity = max(4096, 1 << (words.nbytes - 1).bit_length())
         self._free = free[capacity]
@@ -155,6 +155,12 @@ def spin(device: torch.device, *, us: float) -> None:
     cycles = int(us * cycles_per_us(device))
     with torch.cuda.device(device):
         torch.cuda._sleep(cycles)
+
+
+def held_nbytes(device: torch.device) -> int:
+    """Bytes that live tensors hold on the device, and in pinned memory where torch counts that."""
+    torch.cuda.synchronize(device)
+    return torch.cuda.memory_allocated(device) + (pinned_nbytes(peak=False) or 0)
 
 
 def pinned_nbytes(*, peak: bool) -> int | None:

@@ -16,10 +16,11 @@ import numpy as np
 from rig import ops
 from rig.cause import Finding
 from rig.target import MissingNameError, NeedsGpuError, Target, TargetRaisedError
+from rig.threads import Threads
 from rig.traits import is_interrupt
 from rig.words import Bits, Form, Mark, Payload
 
-PUBLISHING = ops.Publish | ops.CopyToGpu | ops.PublishBacked | ops.Expose
+PUBLISHING = ops.Publish | ops.CopyToGpu | ops.PublishBacked | ops.Expose  # one object each
 
 
 class StopDriveError(Exception):
@@ -99,7 +100,7 @@ def drive(
     Raises TargetRaisedError, MissingNameError and NeedsGpuError after every launched reader has settled, and
     StopDriveError and DeadlineError at once.
     """
-    marks, inputs = Marks(), _Inputs(target, payload)
+    marks, inputs, threads = Marks(), _Inputs(target, payload), Threads()
     try:
         for op in stream:
             match op:
@@ -113,19 +114,32 @@ def drive(
                     yield from observer.after(Performed(op, Mark(op.number, 0), None, None, 0))
                 case ops.Settle():
                     yield from observer.settle(None)
+                case ops.Weigh():
+                    yield from observer.settle(None)
+                    yield from observer.after(Performed(op, Mark(marks.step, 0), None, None, 0))
+                case ops.OnThread():
+                    threads.choose(op.thread)
                 case ops.Read():
                     yield from observer.read(op)
                 case _:
                     mark, bits = inputs.of(op, marks)
-                    yield from _perform(op, mark, bits, target, observer, clock_ns)
+                    yield from _perform(op, mark, bits, target, observer, threads, clock_ns)
+        yield from observer.settle(None)
     except (TargetRaisedError, MissingNameError, NeedsGpuError):
         yield from observer.settle(None)
         raise
-    yield from observer.settle(None)
+    finally:
+        threads.close()
 
 
 def _perform(
-    op: ops.Op, mark: Mark, bits: Bits | None, target: Target, observer: Observer, clock_ns: Callable[[], int]
+    op: ops.Op,
+    mark: Mark,
+    bits: Bits | None,
+    target: Target,
+    observer: Observer,
+    threads: Threads,
+    clock_ns: Callable[[], int],
 ) -> Iterator[Finding]:
     try:
         call = target.prepare(op, bits)
@@ -134,14 +148,14 @@ def _perform(
     observer.before(op)
     try:
         begin = clock_ns()
-        result = call()
+        result = threads.call(call)
         elapsed_ns = clock_ns() - begin
     except (MissingNameError, NeedsGpuError):
         raise
     except BaseException as error:
         if is_interrupt(error):
             raise
-        if isinstance(op, ops.Stage | ops.StageElem) and op.beyond:
+        if isinstance(op, ops.Collide) or getattr(op, "beyond", None):
             observer.refused(op, error)
             return
         raise TargetRaisedError(_doing(op)) from error
@@ -193,13 +207,15 @@ class _Inputs:
             case ops.Stage():
                 form, extent = self._form(op.name), (1, op.length)
                 at = (0, max(0, op.row + op.start)) if form.flat else (max(0, op.row), max(0, op.start))
+            case ops.Collide():
+                form, at, extent = self._form(op.name), (op.row, 0), (1, op.length + 1)
             case ops.StageElem():
                 form, extent = self._form(op.name), (1, 1)
                 at = (0, max(0, op.row)) if form.flat else (max(0, op.row), 0)
             case _:
                 return Mark(marks.step, 0), None
         mark = marks.next(op.name)
-        out = None if isinstance(op, ops.Stage | ops.StageElem) else self._buffer(form, extent)
+        out = None if isinstance(op, ops.Stage | ops.StageElem | ops.Collide) else self._buffer(form, extent)
         return mark, self.payload.block(form, mark, at=at, extent=extent, out=out)
 
     def _form(self, name: str) -> Form:

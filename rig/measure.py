@@ -13,7 +13,7 @@ from rig.readers import Readers, Ticket
 from rig.stats import Histogram
 from rig.target import Target
 
-_UNTIMED = (ops.Make, ops.Step, ops.Drop, ops.WriteBacked)
+_UNTIMED = (ops.Make, ops.Step, ops.Drop, ops.WriteBacked, ops.Weigh)
 _BATCH = 1024
 
 
@@ -58,7 +58,7 @@ class Measure:
             if handle is None:
                 handle = self.target.handle(op.name)
             view = self.readers.hold(handle, resident=True)
-            self._pending.append((self._step, self.readers.launch(view, op.num_rows, stream=op.stream)))
+            self._pending.append((self._step, self.readers.launch(view, op.num_rows, stream=op.stream, first=op.first)))
             if op.stream != "main":
                 self.target.retire(self.readers.stream(op.stream))
         return iter(())

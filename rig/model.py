@@ -31,6 +31,7 @@ class Expected:
     num_rows: int | None
     mark: Mark  # the publish, or the last write before the read
     bits: Bits | None = None
+    first: int = 0  # the row where it begins
 
     def block(self, payload: Payload, *, out: Bits | None = None) -> Bits:
         """The expected bits, (rows, columns); into `out` if they are computed."""
@@ -65,16 +66,21 @@ class Model:
             case ops.Step():
                 for track in self.tracks.values():
                     del track.handed_out[:-1]
+            case ops.Publish(beyond="value"):
+                pass
             case ops.Publish() | ops.CopyToGpu() | ops.Expose():
                 self._publish(op.name, mark, op.num_rows)
             case ops.PublishBacked():
-                self._publish_backed(op)
+                self._publish_backed(op.name, op.num_rows)
+            case ops.PublishAll():
+                for name in op.names:
+                    self._publish_backed(name, None)
             case ops.WriteBacked():
                 self._write_backed(op, mark, bits)
             case ops.Stage():
-                self._stage(op.name, mark, (op.row, op.start), op.length, bits, keep=op.beyond != "bounds")
+                self._stage(op.name, mark, (op.row, op.start), op.length, bits, keep=op.beyond not in ops.REFUSED)
             case ops.StageElem():
-                self._stage(op.name, mark, (op.row, 0), 1, bits, keep=op.beyond != "bounds")
+                self._stage(op.name, mark, (op.row, 0), 1, bits, keep=op.beyond not in ops.REFUSED)
             case ops.Apply():
                 self._apply(op.name)
             case ops.FusedApply():
@@ -83,13 +89,21 @@ class Model:
             case ops.Clear():
                 self.tracks[op.name].pending.clear()
 
+    def forget_past(self) -> None:
+        """Nothing is queued: drop what was kept to explain wrong words, so that a long stream's memory stays flat."""
+        for track in self.tracks.values():
+            track.history.clear()
+            del track.handed_out[:-1]
+
     def expect(self, op: ops.Read) -> Expected:
         """What a reader launched now must see."""
         track = self.tracks[op.name]
         if track.make.what == "staged":
             assert track.content is not None
-            rows, cols = track.form.extent(op.num_rows)
-            return Expected(track.form, op.num_rows, track.last, track.content[:rows, :cols].copy())
+            num_rows = track.form.length - op.first if op.num_rows is None else op.num_rows
+            rows, cols = track.form.extent(num_rows)
+            part = track.content[op.first : op.first + rows, :cols].copy()
+            return Expected(track.form, num_rows, track.last, part, op.first)
         seen = track.handed_out[-1 - op.back]
         if op.num_rows is None:
             return seen
@@ -99,7 +113,7 @@ class Model:
     def _make(self, op: ops.Make) -> None:
         if op.what == "fused":
             return
-        track = Track(Form(op.name, op.dtype, op.size), op)
+        track = Track(Form(op.name, op.dtype, op.size, op.fill), op)
         if op.what in ("staged", "backed"):
             track.content = np.zeros(track.form.extent(None), track.form.bits)
         if op.what == "backed":
@@ -123,11 +137,17 @@ class Model:
         track.history.append(Written(mark, at, bits.shape))
         track.content[at[0] : at[0] + bits.shape[0], at[1] : at[1] + bits.shape[1]] = bits
 
-    def _publish_backed(self, op: ops.PublishBacked) -> None:
-        track = self.tracks[op.name]
+    def collide(self, op: ops.Collide, *, mark: Mark, bits: Bits, accepted: bool) -> None:
+        """A stage_write of bits[0, :-1] went well; so did, if it was accepted, the call in its midst of bits[0, -1]."""
+        self._stage(op.name, mark, (op.row, 0), op.length, bits[:, :-1], keep=True)
+        if accepted:
+            self._stage(op.name, mark, (op.elem_row, 0), 1, bits[:, -1:], keep=True)
+
+    def _publish_backed(self, name: str, num_rows: int | None) -> None:
+        track = self.tracks[name]
         assert track.content is not None
-        rows, cols = track.form.extent(op.num_rows)
-        track.handed_out.append(Expected(track.form, op.num_rows, track.last, track.content[:rows, :cols].copy()))
+        rows, cols = track.form.extent(num_rows)
+        track.handed_out.append(Expected(track.form, num_rows, track.last, track.content[:rows, :cols].copy()))
 
     def _stage(
         self, name: str, mark: Mark, place: tuple[int, int], length: int, bits: Bits | None, *, keep: bool

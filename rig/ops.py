@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-DTYPES = ("int32", "int64", "float32", "float64", "float16", "bfloat16", "int16", "int8", "uint8", "bool")
+DTYPES: tuple[str, ...] = ("int32", "int64", "float32", "float64", "float16", "bfloat16", "int16", "int8", "uint8")
+DTYPES += ("bool", "uint16", "uint32", "uint64")
+FILLS = ("words", "extremes", "nan")
 KINDS = ("pool", "backed", "staged", "fused", "uva", "nonuva")
 VIAS = ("tensor", "ndarray", "list")
+REFUSED = ("bounds", "value", "iterable")  # what `beyond` may name that has to raise and change nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class Make(Op):
     max_writes: int = 0  # fused
     guard: str | None = None  # pool: passed where the target takes it
     tracking: str | None = None  # backed: likewise
+    fill: str = "words"  # what its payloads are made of, one of FILLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +102,13 @@ class Step(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish(Op):
-    """Pool: copy_to_uva of `num_rows` fresh rows."""
+    """Pool: copy_to_uva of `num_rows` fresh rows. `beyond`: "value" (one of them is no number; it must raise)."""
 
     verb: ClassVar[str] = "publish"
     name: str
     num_rows: int
     via: str = "tensor"  # one of VIAS
+    beyond: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +142,14 @@ class PublishBacked(Op):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishAll(Op):
+    """Backed tensors: what an engine does once a step for all of them, by the manager where the target has one."""
+
+    verb: ClassVar[str] = "publish_all"
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expose(Op):
     """UvaBuffer or NonUvaBuffer: write `num_rows` fresh rows into the host array, then uva(num_rows). Settle before."""
 
@@ -149,8 +162,9 @@ class Expose(Op):
 class Stage(Op):
     """Staged tensor: stage_write of `length` values at (row, start); for a 1-D tensor at element row + start.
 
-    `beyond` names what upstream's contract does not promise: "" (nothing), "overlap" (the last write wins, or the call
-    raises), or "bounds" (the call must raise and stage nothing).
+    `beyond` names what upstream's contract does not promise: "" (nothing) or "overlap" (the last write wins, or the
+    call raises), or what must raise and stage nothing: "bounds", "value" (one value is no number) or "iterable" (the
+    iterable that gives the values raises midway).
     """
 
     verb: ClassVar[str] = "stage"
@@ -170,6 +184,22 @@ class StageElem(Op):
     name: str
     row: int
     beyond: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collide(Op):
+    """Staged tensor: stage_write at (row, 0) of an iterable, in the midst of which another call on the tensor is made.
+
+    That call, stage_write_elem of `elem_row`, comes from within ("reenter") or from another thread ("thread"). The
+    target may refuse either of them; what it accepts it must keep whole.
+    """
+
+    verb: ClassVar[str] = "collide"
+    name: str
+    row: int
+    length: int
+    elem_row: int
+    how: str = "reenter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,11 +229,15 @@ class Clear(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read(Op):
-    """Launch a reader of what `name` last handed out (`back` publishes of this step before), whole or in part."""
+    """Launch a reader of what `name` last handed out (`back` publishes of this step before), whole or in part.
+
+    `first` of a two-dimensional staged tensor: the row where it begins.
+    """
 
     verb: ClassVar[str] = "read"
     name: str
     num_rows: int | None = None
+    first: int = 0
     back: int = 0
     stream: str = "main"
 
@@ -216,6 +250,21 @@ class Settle(Op):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OnThread(Op):
+    """From here on another thread makes the calls; the first one is "main". The drive waits for each of them."""
+
+    verb: ClassVar[str] = "on_thread"
+    thread: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weigh(Op):
+    """Settle, then weigh what the process holds: one cycle of a stream that repeats itself is over."""
+
+    verb: ClassVar[str] = "weigh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drop(Op):
     """Forget an object, as an engine does that lets go of it."""
 
@@ -224,7 +273,7 @@ class Drop(Op):
 
 
 _KINDS: tuple[type[Op], ...] = (Make, Step, Publish, CopyToGpu, WriteBacked, PublishBacked, Expose, Stage, StageElem)
-_KINDS += (Apply, FusedApply, Clear, Read, Settle, Drop)
+_KINDS += (PublishAll, Collide, Apply, FusedApply, Clear, Read, Settle, OnThread, Weigh, Drop)
 OPS: dict[str, type[Op]] = {kind.verb: kind for kind in _KINDS}
 
 

@@ -43,8 +43,8 @@ class Readers(Protocol):
         `resident`: device work writes it in stream order. `ours`: made for the caller, who keeps it for its readers.
         """
 
-    def launch(self, view: Any, num_rows: int | None, *, stream: str) -> Ticket:
-        """Queue a read of the view, or of its first rows, on a stream that is ordered after the main one.
+    def launch(self, view: Any, num_rows: int | None, *, stream: str, first: int = 0) -> Ticket:
+        """Queue a read of the view, or of its rows from `first` on, on a stream that is ordered after the main one.
 
         The main stream waits for readers of resident memory on another one, as an engine has to see to.
         """
@@ -79,8 +79,10 @@ class HostView:
         offset, shape, stride = int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride()
         return cls(tensor.untyped_storage(), offset, shape, stride, tensor.element_size(), resident, ours)
 
-    def first_rows(self, num_rows: int | None) -> tuple[int, ...]:
-        return self.shape if num_rows is None else (num_rows, *self.shape[1:])
+    def rows(self, first: int, num_rows: int | None) -> tuple[int, tuple[int, ...]]:
+        """Offset and shape of the rows from `first` on."""
+        count = self.shape[0] - first if num_rows is None else num_rows
+        return self.offset + first * self.stride[0], (count, *self.shape[1:])
 
     @property
     def owned_elsewhere(self) -> bool:
@@ -94,8 +96,8 @@ class AtOnce:
     def hold(self, tensor: torch.Tensor, *, resident: bool = False, ours: bool = False) -> HostView:
         return HostView.of(tensor, resident=resident, ours=ours)
 
-    def launch(self, view: HostView, num_rows: int | None, *, stream: str) -> _Read:
-        read = _Read(view, num_rows)
+    def launch(self, view: HostView, num_rows: int | None, *, stream: str, first: int = 0) -> _Read:
+        read = _Read(view, first, num_rows)
         read.run()
         return read
 
@@ -119,8 +121,8 @@ class Late:
     def hold(self, tensor: torch.Tensor, *, resident: bool = False, ours: bool = False) -> HostView:
         return HostView.of(tensor, resident=resident, ours=ours)
 
-    def launch(self, view: HostView, num_rows: int | None, *, stream: str) -> _Read:
-        read = _Read(view, num_rows)
+    def launch(self, view: HostView, num_rows: int | None, *, stream: str, first: int = 0) -> _Read:
+        read = _Read(view, first, num_rows)
         target = self.sim.stream(stream)
         if stream != "main":
             self.sim.order(self.sim.record(self.sim.stream("main")), stream=target)
@@ -150,9 +152,9 @@ class Late:
 class _Read:
     """One read of host memory. It keeps the memory alive only if nobody but the rig does when it is launched."""
 
-    def __init__(self, view: HostView, num_rows: int | None) -> None:
-        self.shape = view.first_rows(num_rows)
-        self.stride, self.offset, self.itemsize, self.resident = view.stride, view.offset, view.itemsize, view.resident
+    def __init__(self, view: HostView, first: int, num_rows: int | None) -> None:
+        self.offset, self.shape = view.rows(first, num_rows)
+        self.stride, self.itemsize, self.resident = view.stride, view.itemsize, view.resident
         self.content_only = view.ours or not view.owned_elsewhere
         self._kept = view.storage if self.content_only else None
         self._weak = StorageWeakRef(view.storage)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rig import ops, values
+from rig.faulty_inputs import Collision, spoilt
 from rig.traits import built_on_ours, is_interrupt, needs_gpu, optional, takes, takes_guard, takes_tables
 from rig.words import Bits, Form
 
@@ -81,7 +82,8 @@ class Target:
                     raise NeedsGpuError(f"{kind.__name__}: {error}") from error
                 raise
 
-        self.forms[op.name] = Form(op.name, op.dtype, op.size)
+        self._forget(op.name)
+        self.forms[op.name] = Form(op.name, op.dtype, op.size, op.fill)
         return build
 
     def prepare(self, op: ops.Op, bits: Bits | None) -> Callable[[], Any]:
@@ -97,6 +99,12 @@ class Target:
                 return self._write_host(op, bits)
             case ops.PublishBacked():
                 return partial(self._method(op.name, "copy_to_uva"), *(() if op.num_rows is None else (op.num_rows,)))
+            case ops.PublishAll():
+                return self._publish_all(op)
+            case ops.Collide():
+                given = self._values(op, bits)
+                write, inner = self._method(op.name, "stage_write"), self._method(op.name, "stage_write_elem")
+                return Collision(op, partial(write, op.row, 0), partial(inner, op.elem_row), given)
             case ops.Stage():
                 return partial(self._method(op.name, "stage_write"), op.row, op.start, self._values(op, bits))
             case ops.StageElem():
@@ -175,11 +183,24 @@ class Target:
         given = values.convert(form, bits, num_rows=op.num_rows, via=via)
         uva = self._method(op.name, "uva") if isinstance(op, ops.Expose) else None
 
+        tell = getattr(thing, "mark_dirty", None) if getattr(thing, "tracking", None) == "caller" else None
+
         def write() -> Any:
             host[first : first + op.num_rows] = given
+            if tell is not None:
+                tell(slice(first, first + op.num_rows))
             return uva(op.num_rows) if uva is not None else None
 
         return write
+
+    def _publish_all(self, op: ops.PublishAll) -> Callable[[], Any]:
+        """By the manager, without naming them where they are all there is; else one by one."""
+        things = [self.objects[name] for name in op.names]
+        if self.own and all(map(self.is_ours, op.names)):
+            backed = [thing for thing in self.objects.values() if hasattr(thing, "mark_dirty")]
+            return partial(self.manager.publish, *(() if len(backed) == len(things) else (things,)))
+        calls = [self._method(name, "copy_to_uva") for name in op.names]
+        return lambda: [call() for call in calls]
 
     def _fused_apply(self, op: ops.FusedApply) -> Callable[[], Any]:
         apply, tensors = self._method(op.name, "apply"), [self.objects[name] for name in op.tensors]
@@ -195,17 +216,22 @@ class Target:
 
     def _drop(self, name: str) -> None:
         del self.objects[name]
-        self._outs.pop(name, None)
+        self._forget(name)
 
-    def _values(self, op: ops.Publish | ops.CopyToGpu | ops.Stage | ops.StageElem, bits: Bits | None) -> Any:
+    def _forget(self, name: str) -> None:
+        """What was made for an object that is gone, or made anew."""
+        self._outs.pop(name, None)
+        self._tables = {names: tables for names, tables in self._tables.items() if name not in names}
+
+    def _values(self, op: Any, bits: Bits | None) -> Any:
         assert bits is not None
-        form = self.forms[op.name]
+        form, beyond = self.forms[op.name], getattr(op, "beyond", "")
         if isinstance(op, ops.Publish | ops.CopyToGpu):
             given = values.convert(form, bits, num_rows=op.num_rows, via=op.via)
         else:
             given = values.flat(form, bits, via=op.via if isinstance(op, ops.Stage) else "list")
         self.given = given if isinstance(given, list) else []
-        return given
+        return spoilt(given, beyond) if beyond in ("value", "iterable") else given
 
     def _class(self, name: str) -> Any:
         return _named(self.module, name, f"the target has no name `{name}`")

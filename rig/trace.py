@@ -87,7 +87,7 @@ class _Search:
             if len(places):
                 mark = writes[int(index)].mark
                 agree = self.payload.at(form, mark, rows[places], cols[places]) == self.sample.bits[places]
-                wide = form.itemsize >= 4  # one such word is a strong hint already; the verdict asks for two
+                wide = form.value_bits >= 30  # one such word is a strong hint already; the verdict asks for two
                 if (wide and agree.any()) or _convinces(int(agree.sum()), len(places), form.value_bits):
                     self._close(places[agree], Origin(form.name, mark))
 

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
-from rig import ops, values
+from rig import ops
 from rig.cause import Finding, Sighting, explain, lost
 from rig.drive import PUBLISHING, Performed, StopDriveError
+from rig.handles import Handles
 from rig.model import Expected, Model
 from rig.readers import Readers, Ticket
+from rig.scales import Scales
 from rig.target import Target
 from rig.words import Bits, Form, Mark, Payload
 
 _EAGER = ops.Apply | ops.FusedApply | ops.CopyToGpu | ops.Expose  # where upstream's module works on the device
 _WRONG_MAX = 32  # wrong reads after which an assignment stops
-_SLOTS_MAX = 4096  # publishes whose slot is remembered
 
 
 @dataclass(slots=True)
@@ -63,14 +63,10 @@ class Verify:
         self.target, self.readers, self.payload = target, readers, payload
         self.model = Model()
         self.checked = Checked()
-        self._views: dict[str, list[Any]] = {}
-        self._fresh: set[str] = set()  # names whose views are of this step
+        self._handles = Handles(target, readers)
+        self._scales = Scales(target.device)
         self._pending: deque[_Pending] = deque()
         self._reported: set[tuple[str, str]] = set()
-        self._addresses: dict[str, dict[int, int] | None] = {}
-        self._slot: dict[str, int | None] = {}
-        self._slots: dict[tuple[str, Mark], int] = {}
-        self._homes: dict[str, int] = {}  # where staged tensors live
         self._copies: dict[str, _Copy] = {}
         self._aliases: dict[str, tuple[Any, int]] = {}
         self._scratch = np.empty(0, np.uint8)
@@ -78,8 +74,9 @@ class Verify:
 
     def before(self, op: ops.Op) -> None:
         """A foreign object's device work is eager: reads of what it writes run first."""
-        if isinstance(op, _EAGER | PUBLISHING) and not self.target.is_ours(op.name):
-            everything = self.target.stream_ordered and isinstance(op, PUBLISHING)
+        name = op.names[0] if isinstance(op, ops.PublishAll) else getattr(op, "name", "")
+        if isinstance(op, _EAGER | PUBLISHING | ops.PublishAll) and not self.target.is_ours(name):
+            everything = self.target.stream_ordered and isinstance(op, PUBLISHING | ops.PublishAll)
             if everything or isinstance(op, _EAGER):
                 self.readers.flush(everything=everything)
 
@@ -89,26 +86,62 @@ class Verify:
         if isinstance(op, ops.Step):
             self._step, self._in_flight = op.number, op.in_flight
             self.readers.begin_step()
-            self._fresh.clear()
-        self.model.perform(op, mark=done.mark, bits=done.bits)
+            self._handles.begin_step()
+        if isinstance(op, ops.Make | ops.Drop):
+            self._forget(op.name)
+        if isinstance(op, ops.Collide):
+            assert done.bits is not None
+            self.model.collide(op, mark=done.mark, bits=done.bits, accepted=done.result)
+            self.checked.counts["collisions_refused"] += not done.result
+        else:
+            self.model.perform(op, mark=done.mark, bits=done.bits)
         yield from self._spoil(done)
         self.checked.counts[op.verb] += 1
-        if isinstance(op, ops.Make) and op.what == "backed":
+        yield from self._taken(done)
+        if isinstance(op, ops.Weigh):
+            yield from self._weigh()
+        done.result = None
+        self.readers.poll(self._step)
+
+    def _taken(self, done: Performed) -> Iterator[Finding]:
+        """Take hold of what was handed out, or say that a call should have raised."""
+        op = done.op
+        if getattr(op, "beyond", "") in ops.REFUSED:
+            name = getattr(op, "name", "")
+            if self.target.is_ours(name) or op.beyond != "bounds":  # type: ignore[attr-defined]
+                text = f"`{name}`: {op.verb} was accepted, with what it has to refuse: {op.to_dict()}"
+                yield from self._report(Finding(kind="exception", tensor=name, summary=text))
+        elif isinstance(op, ops.Make) and op.what == "backed":
             yield from self._take(op.name, self.target.handle(op.name), None, done.mark)
+        elif isinstance(op, ops.PublishAll):
+            for name in op.names:
+                yield from self._take(name, self.target.handle(name), None, done.mark)
+            self.checked.counts["publishes_under_readers"] += len(op.names) * bool(self._pending)
         elif isinstance(op, PUBLISHING):
             handle = self.target.handle(op.name) if isinstance(op, ops.PublishBacked) else done.result
             yield from self._take(op.name, handle, op.num_rows, done.mark, copied=isinstance(op, ops.CopyToGpu))
             self._read_again(op, done.mark)
             self.checked.counts["publishes_under_readers"] += bool(self._pending)
-        elif isinstance(op, ops.Stage | ops.StageElem) and op.beyond == "bounds" and self.target.is_ours(op.name):
-            text = f"`{op.name}`: {op.verb} beyond its bounds was accepted: {op.to_dict()}"
-            yield from self._report(Finding(kind="exception", tensor=op.name, summary=text))
-        elif isinstance(op, ops.Drop):
-            self._views.pop(op.name, None)
-            for kept in (self._copies, self._aliases, self._homes):
-                kept.pop(op.name, None)
-        done.result = None
-        self.readers.poll(self._step)
+
+    def _take(
+        self, name: str, handle: Any, num_rows: int | None, mark: Mark, *, copied: bool = False
+    ) -> Iterator[Finding]:
+        track = self.model.tracks[name]
+        finding = self._handles.take(track, handle, num_rows, mark, step=self._step, copied=copied)
+        if finding is not None:
+            yield from self._report(finding)
+
+    def _forget(self, name: str) -> None:
+        self._handles.forget(name)
+        for kept in (self._copies, self._aliases):
+            kept.pop(name, None)
+
+    def _weigh(self) -> Iterator[Finding]:
+        self.model.forget_past()
+        self._handles.forget_past()
+        self._scales.weigh()
+        if leak := self._scales.leak():
+            yield from self._report(Finding(kind="leak", summary=f"by step {self._step} {leak}"))
 
     def refused(self, op: ops.Op, error: BaseException) -> None:
         """Beyond upstream's contract a target may refuse; what it holds must stay as it was, as later reads show."""
@@ -119,13 +152,15 @@ class Verify:
         track = self.model.tracks[op.name]
         if track.make.what == "staged":
             yield from self._take(op.name, self.target.handle(op.name), None, track.last)
-        views = self._views.get(op.name, [])
+        views = self._handles.views.get(op.name, [])
         if len(views) <= op.back:  # nothing sound was handed out, which is a finding already
             return
         expected = self.model.expect(op)
-        slot = self._slots.get((op.name, expected.mark)) if track.make.what == "pool" else self._slot.get(op.name)
+        known = self._handles
+        slot = known.slots.get((op.name, expected.mark)) if track.make.what == "pool" else known.slot.get(op.name)
         owned = track.make.what == "staged" or views[-1 - op.back].ours
-        self._launch(views[-1 - op.back], op.num_rows, expected, stream=op.stream, slot=slot, owned=owned)
+        num_rows = expected.num_rows if op.first else op.num_rows
+        self._launch(views[-1 - op.back], num_rows, expected, stream=op.stream, slot=slot, owned=owned)
         if op.stream != "main":
             self.target.retire(self.readers.stream(op.stream))
 
@@ -139,7 +174,7 @@ class Verify:
         slot: int | None = None,
         owned: bool,
     ) -> None:
-        ticket = self.readers.launch(view, num_rows, stream=stream)
+        ticket = self.readers.launch(view, num_rows, stream=stream, first=expected.first)
         seen = Sighting(expected=expected, step=self._step, slot=slot, in_flight=self._in_flight, owned=owned)
         self._pending.append(_Pending(ticket, seen))
         self.checked.counts["reads"] += 1
@@ -160,7 +195,7 @@ class Verify:
 
     def _read_again(self, op: Any, mark: Mark) -> None:
         """Read what must outlive its publish: a caller's copy, and an old alias of a UvaBuffer, which is live."""
-        track, views = self.model.tracks[op.name], self._views[op.name]
+        track, views = self.model.tracks[op.name], self._handles.views[op.name]
         copied = isinstance(op, ops.CopyToGpu)
         if (copy := self._copies.get(op.name)) is not None:
             copy.num_publishes += 1
@@ -195,55 +230,11 @@ class Verify:
         want = seen.expected.block(self.payload, out=self._buffer(form, extent))
         self.checked.nbytes += got.nbytes
         if not np.array_equal(got, want):
-            finding = explain(seen, got, want, payload=self.payload, tracks=self.model.tracks, slots=self._slots)
+            finding = explain(
+                seen, got, want, payload=self.payload, tracks=self.model.tracks, slots=self._handles.slots
+            )
             yield from self._report(finding)
         ticket.release()
-
-    def _take(
-        self, name: str, handle: Any, num_rows: int | None, mark: Mark, *, copied: bool = False
-    ) -> Iterator[Finding]:
-        """Take hold of a handle if it is what was promised; else it is a finding and nothing is read."""
-        track = self.model.tracks[name]
-        try:
-            problem = _unlike(handle, track.form, num_rows, self.target.device)
-        except Exception as error:
-            if type(handle) is torch.Tensor:
-                raise
-            problem = f"handed out a {type(handle).__name__} that cannot be looked at: {type(error).__name__}: {error}"
-        views = self._views.setdefault(name, [])
-        if problem is not None:
-            views.clear()
-            yield from self._report(
-                Finding(kind="dtype", tensor=name, summary=f"{track.make.what} `{name}`: {problem}")
-            )
-            return
-        if track.make.what != "staged":
-            self._slot[name] = None if copied else self._number(track.make, handle.data_ptr(), num_rows)
-            if (slot := self._slot[name]) is not None:
-                self._slots[name, mark] = slot
-            if len(self._slots) > _SLOTS_MAX:
-                del self._slots[next(iter(self._slots))]
-            view = self.readers.hold(handle, resident=copied or track.make.what == "nonuva", ours=copied)
-            if name not in self._fresh:  # the engine lets go of what earlier steps were handed
-                views.clear()
-                self._fresh.add(name)
-            views.append(view)
-        else:
-            views[:] = [self.readers.hold(handle, resident=True)]
-            if self._homes.setdefault(name, handle.data_ptr()) != handle.data_ptr():
-                text = f"staged `{name}` moved by step {self._step}: what holds its address reads stale memory"
-                yield from self._report(Finding(kind="stale_alias", tensor=name, summary=text))
-
-    def _number(self, make: ops.Make, address: int, num_rows: int | None) -> int | None:
-        """The slot at an address, in the order of first use; None where it cannot be told: after growth, or beyond the
-        slots that there may be."""
-        known = self._addresses.setdefault(make.name, {})
-        if known is None or (num_rows or 0) > self.model.tracks[make.name].form.length:
-            self._addresses[make.name] = None
-            return None
-        if address not in known and len(known) < (make.depth or 0) + self.target.fenced:
-            known[address] = len(known)
-        return known.get(address)
 
     def _report(self, finding: Finding) -> Iterator[Finding]:
         """The first finding of a kind and tensor; the others are counted, and enough of them end the pass.
@@ -264,19 +255,3 @@ class Verify:
         if self._scratch.nbytes < nbytes:
             self._scratch = np.empty(nbytes, np.uint8)
         return self._scratch[:nbytes].view(form.bits).reshape(extent)
-
-
-def _unlike(handle: Any, form: Form, num_rows: int | None, device: torch.device) -> str | None:
-    """How a handle differs from the tensor that was promised."""
-    if not isinstance(handle, torch.Tensor):
-        return f"handed out {type(handle).__name__}, not a tensor"
-    shape, dtype = form.shape(num_rows), values.TORCH[form.dtype]
-    if handle.dtype != dtype:
-        return f"handed out {handle.dtype}, asked for {dtype}"
-    if tuple(handle.shape) != shape:
-        return f"handed out shape {tuple(handle.shape)}, expected {shape}"
-    if handle.layout != torch.strided:
-        return f"handed out a tensor of layout {handle.layout}"
-    if handle.device != device:
-        return f"handed out memory of {handle.device}, expected {device}"
-    return None

@@ -3,7 +3,7 @@
 A word is a mix of (run seed, seat, tensor, step, write, row, offset); `write` counts the staged writes or publishes of
 one tensor within one step. The last stage of the mix is a bijection of the offset, so a stray word can be inverted to
 where it belongs. An element of 8 bytes is two words; a narrow one is a word's low bits; floats are kept normal and
-finite by fixing two bits.
+finite by fixing two bits. A form whose fill is not "words" takes edge values of its type instead, chosen by the words.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rig.extremes import table
 
 Bits = NDArray[Any]  # unsigned integers of the element's size
 
@@ -36,6 +38,9 @@ _LAYOUT: dict[str, tuple[int, tuple[int, int] | None]] = {
     "float16": (2, (0x4000, 0x2000)),
     "bfloat16": (2, (0x4000, 0x2000)),
     "bool": (1, (0xFE, 0)),
+    "uint16": (2, None),
+    "uint32": (4, None),
+    "uint64": (8, None),
 }
 
 
@@ -48,11 +53,12 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A tensor as the rig sees it: name, element type and extent; a 1-D tensor is one row."""
+    """A tensor as the rig sees it: name, element type, extent, what fills it; a 1-D tensor is one row."""
 
     name: str
     dtype: str
     size: int | tuple[int, ...]
+    fill: str = "words"
 
     @property
     def flat(self) -> bool:
@@ -85,6 +91,8 @@ class Form:
     @property
     def value_bits(self) -> int:
         """How many bits of an element tell who wrote it."""
+        if self.fill != "words":
+            return int(math.log2(len(table(self.dtype, self.fill))))
         fixed = _LAYOUT[self.dtype][1]
         return 1 if self.dtype == "bool" else self.itemsize * 8 - (2 if fixed else 0)
 
@@ -111,6 +119,8 @@ class Payload:
         self, form: Form, mark: Mark, *, at: tuple[int, int] = (0, 0), extent: tuple[int, int], out: Bits | None = None
     ) -> Bits:
         """The elements [rows, columns) of `extent`, from row and column `at` on, as bits; into `out` if given."""
+        if form.fill != "words":
+            return _chosen(form, self.block(_picker(form), mark, at=at, extent=extent), out)
         (row, col), (rows, cols) = at, extent
         per = max(1, form.itemsize // 4)
         bits = np.empty(extent, form.bits) if out is None else out
@@ -131,6 +141,8 @@ class Payload:
 
     def at(self, form: Form, mark: Mark, rows: NDArray[np.int64], cols: NDArray[np.int64]) -> Bits:
         """The elements at single positions; `block` for scattered places."""
+        if form.fill != "words":
+            return _chosen(form, self.at(_picker(form), mark, rows, cols), None)
         per = max(1, form.itemsize // 4)
         keys = self._keys(form, mark, rows.astype(np.uint32))[:, None]
         places = cols.astype(np.uint32)[:, None] * np.uint32(per) + np.arange(per, dtype=np.uint32)
@@ -143,7 +155,7 @@ class Payload:
         self, form: Form, mark: Mark, element: int, *, rows: NDArray[np.int64], width: int
     ) -> list[tuple[int, int]]:
         """The (row, column < width) among `rows` where `element` stands if `mark` wrote it; empty for narrow types."""
-        if form.itemsize < 4:
+        if form.itemsize < 4 or form.fill != "words":
             return []
         low = element & 0xFFFFFFFF
         words = [low]
@@ -167,6 +179,17 @@ class Payload:
             keys ^= keys >> np.uint32(shift)
             keys *= np.uint32(factor)
         return keys ^ (keys >> np.uint32(15))
+
+
+def _picker(form: Form) -> Form:
+    """Whose words choose the edge values of a form."""
+    return Form(form.name, "uint32", form.size)
+
+
+def _chosen(form: Form, picks: Bits, out: Bits | None) -> Bits:
+    values = table(form.dtype, form.fill)
+    bits: Bits = np.take(values, picks % np.uint32(len(values)), out=out)
+    return bits
 
 
 def _mix(words: NDArray[np.uint32], scratch: NDArray[np.uint32]) -> None:

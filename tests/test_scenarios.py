@@ -164,10 +164,10 @@ def test_a_copy_and_a_pool_that_grew_have_no_slot_numbers():
     for number in range(1, 9):
         stream += [ops.Step(number=number, in_flight=2), ops.CopyToGpu(name="p", num_rows=8), ops.Read(name="p")]
     _, observer = performed(stream, plain())
-    assert not observer._slots
+    assert not observer._handles.slots
     grown = [*stream[:1], ops.Publish(name="p", num_rows=8), ops.Publish(name="p", num_rows=9)]
     _, observer = performed([*grown, ops.Publish(name="p", num_rows=8)], plain())
-    assert list(observer._slots.values()) == [0]
+    assert list(observer._handles.slots.values()) == [0]
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rig.ops import DTYPES, VIAS, Param
+from rig.ops import DTYPES, FILLS, VIAS, Param
 
 PACE: dict[str, Param] = {
     "depth": Param(2, "int", 1, 64, help="max_concurrency of what is built"),
@@ -23,6 +23,7 @@ PACE: dict[str, Param] = {
 }
 
 DTYPE_LIST = Param(["int32"], "list", choices=DTYPES, help="cycled over the objects")
+FILL = Param("words", "str", choices=FILLS, help="words tell who wrote them; extremes and nan: the type's edge values")
 VIA_LIST = Param(["tensor", "list", "ndarray"], "list", choices=VIAS, help="how contents are passed, cycled")
 
 
@@ -33,6 +34,13 @@ def beyond_depth(params: Mapping[str, Any], *, per_step: int, fenced: bool) -> s
         return None
     pace = f"{per_step} a step x {params['in_flight']} in flight > depth {params['depth']}"
     return f"beyond contract: {pace}, and the target has no fences"
+
+
+def passed(params: Mapping[str, Any], dtype: str, count: int) -> str:
+    """How the `count`-th contents are passed: numpy has no bfloat16, a Python number no NaN payload."""
+    via = str(params["via"][count % len(params["via"])])
+    cannot = (via == "ndarray" and dtype == "bfloat16") or (via == "list" and params.get("fill") == "nan")
+    return "tensor" if cannot else via
 
 
 def stream(params: Mapping[str, Any], count: int) -> str:

@@ -14,10 +14,18 @@ class Ragged:
     """Draws the writes of one tensor. `overlap` lets them share elements within an apply."""
 
     def __init__(
-        self, name: str, *, rows: int, cols: int, rng: random.Random, via: list[str], overlap: bool = False
+        self,
+        name: str,
+        *,
+        rows: int,
+        cols: int,
+        rng: random.Random,
+        via: list[str],
+        overlap: bool = False,
+        elements: bool = True,
     ) -> None:
         self.name, self.rows, self.cols, self.rng = name, rows, cols, rng  # rows = 0: one-dimensional
-        self.via, self.overlap = via, overlap
+        self.via, self.overlap, self.elements = via, overlap, elements
         self._taken: dict[int, list[tuple[int, int]]] = {}
         self._count = 0
 
@@ -29,7 +37,7 @@ class Ragged:
         """Up to `count` writes; what finds no free place is left out."""
         for _ in range(count):
             self._count += 1
-            if self.rng.random() < 0.25:
+            if self.elements and self.rng.random() < 0.25:
                 yield from self._element()
             else:
                 yield from self._write()

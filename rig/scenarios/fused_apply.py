@@ -6,14 +6,15 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rig.ops import FusedApply, Make, Op, Param, Read, Step
-from rig.scenarios._engine import DTYPE_LIST, PACE, beyond_depth, stream
+from rig.ops import Apply, Clear, FusedApply, Make, Op, Param, Read, Step
+from rig.scenarios._engine import DTYPE_LIST, FILL, PACE, beyond_depth, stream
 from rig.scenarios._ragged import Ragged
 
 SUMMARY = "staged writes of several tensors of mixed sizes, applied by one fused launch"
 INVARIANTS = (
     "a fused apply puts each value into its own tensor, at its own place, and nothing anywhere else",
     "members with nothing staged stay as they were",
+    "a member's own apply and its clear go on working between fused ones",
     "a reader launched before a fused apply does not see it",
     "of overlapping writes to one tensor the last one staged wins (overlap: true)",
 )
@@ -26,6 +27,8 @@ PARAMS: dict[str, Param] = PACE | {
     ),
     "writes_per_tensor": Param(4, "int", 0, 100_000),
     "empty_share": Param(0.3, "float", 0, 1, help="share of members with nothing staged"),
+    "own_share": Param(0.0, "float", 0, 1, help="share of members that are applied, or cleared, by themselves before"),
+    "fill": FILL,
     "applies_per_step": Param(1, "int", 1, 16),
     "via": Param(["list"], "list", choices=("list", "ndarray", "tensor"), help="upstream takes lists only"),
     "overlap": Param(False, "bool"),
@@ -39,7 +42,8 @@ def skip_reason(params: Mapping[str, Any], *, fenced: bool) -> str | None:
         return "beyond contract: fused apply of other types than int32"
     if upstream and set(params["via"]) != {"list"}:
         return "beyond contract: staged writes from arrays or tensors"
-    return beyond_depth(params, per_step=params["applies_per_step"], fenced=fenced)
+    per_step = params["applies_per_step"] * (2 if params["own_share"] else 1)
+    return beyond_depth(params, per_step=per_step, fenced=fenced)
 
 
 def ops(params: Mapping[str, Any], rng: random.Random) -> Iterator[Op]:
@@ -48,8 +52,8 @@ def ops(params: Mapping[str, Any], rng: random.Random) -> Iterator[Op]:
     for index in range(params["num_tensors"]):
         cols = max(1, params["cols"] // (index + 1))
         dtype = params["dtypes"][index % len(params["dtypes"])]
-        name = f"table{index}"
-        yield Make(name=name, what="staged", size=(params["rows"], cols), dtype=dtype, depth=params["depth"])
+        name, kept = f"table{index}", {"dtype": dtype, "depth": params["depth"], "fill": params["fill"]}
+        yield Make(name=name, what="staged", size=(params["rows"], cols), **kept)
         via, overlap = params["via"], params["overlap"]
         tensors.append(Ragged(name, rows=params["rows"], cols=cols, rng=rng, via=via, overlap=overlap))
     max_writes = max(1, params["num_tensors"] * params["writes_per_tensor"])
@@ -61,6 +65,10 @@ def ops(params: Mapping[str, Any], rng: random.Random) -> Iterator[Op]:
             for tensor in tensors:
                 if rng.random() >= params["empty_share"]:
                     yield from tensor.writes(params["writes_per_tensor"])
+                if params["own_share"] and rng.random() < params["own_share"]:
+                    yield Clear(name=tensor.name) if rng.random() < 0.3 else Apply(name=tensor.name)
+                    tensor.applied()
+                    yield from tensor.writes(1)
             yield FusedApply(name="writer", tensors=names)
             for tensor in tensors:
                 tensor.applied()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rig.ops import Drop, Make, Op, Param, Publish, Read, Step
-from rig.scenarios._engine import DTYPE_LIST, PACE, VIA_LIST, beyond_depth, stream
+from rig.scenarios._engine import DTYPE_LIST, PACE, VIA_LIST, beyond_depth, passed, stream
 
 SUMMARY = "pools that grow, one slot or all, under queued readers"
 INVARIANTS = (
@@ -60,9 +60,7 @@ def ops(params: Mapping[str, Any], rng: random.Random) -> Iterator[Op]:
         old = [entry for entry in old if entry[0] > number]
         for name, dtype in pools.items():
             count += 1
-            via = params["via"][count % len(params["via"])]
-            via = "tensor" if via == "ndarray" and dtype == "bfloat16" else via
-            yield Publish(name=name, num_rows=_rows(params, age, rng), via=via)
+            yield Publish(name=name, num_rows=_rows(params, age, rng), via=passed(params, dtype, count))
             yield Read(name=name, stream=stream(params, count))
         age += 1
 

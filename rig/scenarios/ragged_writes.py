@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rig.ops import Apply, Clear, Make, Op, Param, Read, Step
-from rig.scenarios._engine import DTYPE_LIST, PACE, beyond_depth, stream
+from rig.scenarios._engine import DTYPE_LIST, FILL, PACE, beyond_depth, stream
 from rig.scenarios._ragged import Ragged
 
 SUMMARY = "staged writes of ragged lengths at row and chunk edges, element writes, clears"
@@ -23,6 +23,7 @@ PARAMS: dict[str, Param] = PACE | {
     "cols": Param(1031, "int", 1, 1 << 24, help="odd widths show strides that are taken for granted"),
     "length": Param(2051, "int", 1, 1 << 24, help="of the one-dimensional tensor"),
     "dtypes": Param(["int32", "int64", "float32"], "list", choices=DTYPE_LIST.choices, help="one set of tensors each"),
+    "fill": FILL,
     "layouts": Param(["2d", "1d", "uva"], "list", choices=("2d", "1d", "uva"), help="uva = 2d with uva_instead_of_gpu"),
     "writes_per_apply": Param(6, "int", 0, 100_000),
     "applies_per_step": Param(1, "int", 1, 16),
@@ -42,7 +43,7 @@ def skip_reason(params: Mapping[str, Any], *, fenced: bool) -> str | None:
     upstream = not fenced and not params["beyond_contract"]
     if upstream and (beyond := set(params["dtypes"]) - {"int32", "int64", "float32"}):
         return f"beyond contract: staged tensors of {', '.join(sorted(beyond))}"
-    if upstream and set(params["via"]) != {"list"}:
+    if upstream and (set(params["via"]) != {"list"} or params["fill"] == "nan"):
         return "beyond contract: staged writes from arrays or tensors"
     if upstream and params["refusals"] == "far":
         return "beyond contract: writes out of the tensor, which a target without checks would do to foreign memory"
@@ -56,9 +57,12 @@ def ops(params: Mapping[str, Any], rng: random.Random) -> Iterator[Op]:
         for layout in params["layouts"]:
             name, flat = f"{layout}.{dtype}", layout == "1d"
             size = params["length"] if flat else (params["rows"], params["cols"])
-            yield Make(name=name, what="staged", size=size, dtype=dtype, depth=params["depth"], uva=layout == "uva")
+            kept = {"dtype": dtype, "depth": params["depth"], "fill": params["fill"]}
+            yield Make(name=name, what="staged", size=size, uva=layout == "uva", **kept)
             rows, cols = (0, params["length"]) if flat else (params["rows"], params["cols"])
-            tensors.append(Ragged(name, rows=rows, cols=cols, rng=rng, via=params["via"], overlap=params["overlap"]))
+            nan = params["fill"] == "nan"  # which no Python number carries
+            how = {"via": ["tensor"] if nan else params["via"], "elements": not nan, "overlap": params["overlap"]}
+            tensors.append(Ragged(name, rows=rows, cols=cols, rng=rng, **how))
     num_applies = num_reads = 0
     for number in range(1, params["num_steps"] + 1):
         yield Step(number=number, in_flight=params["in_flight"], scoped=params["scope"] == "step")

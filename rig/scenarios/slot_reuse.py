@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rig.ops import CopyToGpu, Expose, Make, Op, Param, Publish, PublishBacked, Read, Settle, Step, WriteBacked
-from rig.scenarios._engine import DTYPE_LIST, PACE, VIA_LIST, beyond_depth, stream
+from rig.scenarios._engine import DTYPE_LIST, FILL, PACE, VIA_LIST, beyond_depth, passed, stream
 
 SUMMARY = "pools and backed tensors published every step under queued readers"
 INVARIANTS = (
@@ -15,15 +15,22 @@ INVARIANTS = (
     "a publish hands out what was passed in, whole or a prefix, from tensor, list or array, never the caller's memory",
     "copy_to_gpu returns, or fills `out` with, the words of its own call in stream order",
     "a backed tensor publishes what its host array holds, also the rows that did not change",
+    "a step that publishes nothing, or that skips the protocol, costs nobody a slot",
 )
 PARAMS: dict[str, Param] = PACE | {
     "rows": Param(256, "int", 1, 1 << 26),
     "cols": Param(0, "int", 0, 1 << 24, help="0 = one-dimensional"),
+    "planes": Param(0, "int", 0, 1 << 16, help="a third dimension, before cols; 0 = none"),
     "dtypes": DTYPE_LIST,
+    "fill": FILL,
     "num_pools": Param(2, "int", 0, 64),
     "publishes_per_step": Param(1, "int", 1, 64),
     "via": VIA_LIST,
     "prefix_every": Param(3, "int", 0, 1000, help="every n-th publish is shorter than the pool; 0 = none"),
+    "empty_every": Param(0, "int", 0, 1000, help="every n-th publish has no rows at all; 0 = none"),
+    "uneven": Param(False, "bool", help="pool i publishes in every (i + 1)-th step only"),
+    "idle_every": Param(0, "int", 0, 1000, help="every n-th step publishes nothing; 0 = none"),
+    "idle": Param("quiet", "str", choices=("quiet", "skip"), help="skip: such a step does not end as others do"),
     "copies_every": Param(5, "int", 0, 1000, help="every n-th publish is a copy_to_gpu; 0 = none"),
     "num_backed": Param(1, "int", 0, 64),
     "reads_per_publish": Param(1, "int", 1, 8),
@@ -47,22 +54,28 @@ def ops(params: Mapping[str, Any], rng: random.Random) -> Iterator[Op]:
     pools = [f"pool{i}" for i in range(params["num_pools"])]
     backed = [f"backed{i}" for i in range(params["num_backed"])]
     dtypes = {name: params["dtypes"][i % len(params["dtypes"])] for i, name in enumerate([*pools, *backed])}
-    size = (params["rows"], params["cols"]) if params["cols"] else params["rows"]
+    size = _size(params)
     for name in (*pools, *backed):
-        what = "pool" if name in pools else "backed"
-        yield Make(name=name, what=what, size=size, dtype=dtypes[name], depth=params["depth"], guard=params["guard"])
+        what, fill = ("pool" if name in pools else "backed"), params["fill"]
+        kept = {"dtype": dtypes[name], "depth": params["depth"], "guard": params["guard"], "fill": fill}
+        yield Make(name=name, what=what, size=size, **kept)
     if params["buffers_every"]:
-        yield Make(name="uva", what="uva", size=size, dtype=params["dtypes"][0])
-        yield Make(name="nonuva", what="nonuva", size=size, dtype=params["dtypes"][0])
+        for what in ("uva", "nonuva"):
+            yield Make(name=what, what=what, size=size, dtype=params["dtypes"][0], fill=params["fill"])
     counts = {"publish": 0, "read": 0}
     for number in range(1, params["num_steps"] + 1):
-        yield Step(number=number, in_flight=params["in_flight"], scoped=params["scope"] == "step")
-        for name in pools:
+        is_idle = params["idle_every"] and number % params["idle_every"] == 0
+        scoped = params["scope"] == "step" and not (is_idle and params["idle"] == "skip")
+        yield Step(number=number, in_flight=params["in_flight"], scoped=scoped)
+        if is_idle:
+            continue
+        turn = [name for i, name in enumerate(pools) if not params["uneven"] or number % (i + 1) == 0]
+        for name in turn:
             yield from _pool(name, dtypes[name], params, rng, counts)
         for name in backed:
             yield from _backed(name, params, rng)
         if params["read_at"] == "step_end":
-            for name in pools:
+            for name in turn:
                 for back in range(params["publishes_per_step"]):
                     yield from _reads(name, params, counts, back=back)
         if params["buffers_every"] and number % params["buffers_every"] == 0:
@@ -76,16 +89,22 @@ def _pool(name: str, dtype: str, params: Mapping[str, Any], rng: random.Random, 
     for _ in range(params["publishes_per_step"]):
         counts["publish"] += 1
         count = counts["publish"]
-        via = params["via"][count % len(params["via"])]
-        via = "tensor" if via == "ndarray" and dtype == "bfloat16" else via
+        via = passed(params, dtype, count)
         shorter = params["prefix_every"] and count % params["prefix_every"] == 0
         rows = rng.randint(1, params["rows"]) if shorter else params["rows"]
+        if params["empty_every"] and count % params["empty_every"] == 0:
+            rows, via = 0, "tensor"
         if params["copies_every"] and count % params["copies_every"] == 0:
             yield CopyToGpu(name=name, num_rows=rows, via=via, out=rng.random() < 0.5)
         else:
             yield Publish(name=name, num_rows=rows, via=via)
         if params["read_at"] == "publish":
             yield from _reads(name, params, counts, back=0)
+
+
+def _size(params: Mapping[str, Any]) -> int | tuple[int, ...]:
+    size = tuple(n for n in (params["rows"], params["planes"], params["cols"]) if n)
+    return size if len(size) > 1 else size[0]
 
 
 def _backed(name: str, params: Mapping[str, Any], rng: random.Random) -> Iterator[Op]:
