@@ -122,7 +122,7 @@ class Model:
             )
         self.tracks[op.name] = track
 
-    def _publish(self, name: str, mark: Mark, num_rows: int) -> None:
+    def _publish(self, name: str, mark: Mark, num_rows: int | None) -> None:
         track = self.tracks[name]
         track.last = mark
         track.history.append(Written(mark, (0, 0), track.form.extent(num_rows)))

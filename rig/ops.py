@@ -151,11 +151,14 @@ class PublishAll(Op):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expose(Op):
-    """UvaBuffer or NonUvaBuffer: write `num_rows` fresh rows into the host array, then uva(num_rows). Settle before."""
+    """UvaBuffer or NonUvaBuffer: write `num_rows` fresh rows, or all, into the host array, then uva(num_rows) or uva().
+
+    Settle before.
+    """
 
     verb: ClassVar[str] = "expose"
     name: str
-    num_rows: int
+    num_rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

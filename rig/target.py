@@ -169,9 +169,9 @@ class Target:
         part = out[: op.num_rows]
         given = self._values(op, bits)
 
-        def copy() -> torch.Tensor:
-            call(given, out=part)
-            return part
+        def copy() -> Any:
+            result = call(given, out=part)
+            return part if isinstance(result, torch.Tensor) else result
 
         return copy
 
@@ -180,16 +180,17 @@ class Target:
         first = op.row if isinstance(op, ops.WriteBacked) else 0
         host, via = (thing.cpu, "tensor") if form.dtype == "bfloat16" else (thing.np, "ndarray")
         assert bits is not None
-        given = values.convert(form, bits, num_rows=op.num_rows, via=via)
+        count = form.length if op.num_rows is None else op.num_rows
+        given = values.convert(form, bits, num_rows=count, via=via)
         uva = self._method(op.name, "uva") if isinstance(op, ops.Expose) else None
 
         tell = getattr(thing, "mark_dirty", None) if getattr(thing, "tracking", None) == "caller" else None
 
         def write() -> Any:
-            host[first : first + op.num_rows] = given
+            host[first : first + count] = given
             if tell is not None:
-                tell(slice(first, first + op.num_rows))
-            return uva(op.num_rows) if uva is not None else None
+                tell(slice(first, first + count))
+            return None if uva is None else uva() if op.num_rows is None else uva(op.num_rows)
 
         return write
 

@@ -118,7 +118,9 @@ class Verify:
                 yield from self._take(name, self.target.handle(name), None, done.mark)
             self.checked.counts["publishes_under_readers"] += len(op.names) * bool(self._pending)
         elif isinstance(op, PUBLISHING):
-            handle = self.target.handle(op.name) if isinstance(op, ops.PublishBacked) else done.result
+            handle = done.result
+            if isinstance(op, ops.PublishBacked) and hasattr(handle, "data_ptr"):
+                handle = self.target.handle(op.name)  # what others look at; the call returns the same
             yield from self._take(op.name, handle, op.num_rows, done.mark, copied=isinstance(op, ops.CopyToGpu))
             self._read_again(op, done.mark)
             self.checked.counts["publishes_under_readers"] += bool(self._pending)
@@ -208,9 +210,9 @@ class Verify:
         if track.make.what == "uva" and views:
             if op.name in self._aliases:
                 view, num_rows = self._aliases[op.name]
-                both = min(num_rows, op.num_rows)
+                both = min(num_rows, op.num_rows or num_rows)
                 self._launch(view, both, Expected(track.form, both, mark), owned=True)
-            self._aliases[op.name] = (views[-1], op.num_rows)
+            self._aliases[op.name] = (views[-1], op.num_rows or track.form.length)
 
     def settle(self, until: int | None) -> Iterator[Finding]:
         """Judge the readers of steps <= `until` in the order of their launch."""

@@ -130,14 +130,37 @@ EXPECTED = {
     "staged_moves": ("ragged_writes", "cpu", "stale_alias"),
     "keeps_callers_list": ("ragged_writes", "cpu", "lost_write"),
     "no_apply": ("fused_apply", "cpu", "exception"),
+    "keeps_every_slot": ("leaks", "cpu", "leak"),
+    "keeps_a_note_of_every_write": ("leaks", "cpu", "leak"),
+    "torn_by_an_iterable": ("failing_calls", "cpu", "corruption"),
+    "cleared_by_a_failure": ("failing_calls", "cpu", "lost_write"),
+    "rotates_by_thread": ("threads", "sim", "slot_reuse"),
+    "short_offset": ("far_rows", "cpu", "spill"),
+    "first_row_decides": ("backed_tensors", "cpu", "stale_alias"),
+    "minus_zero_lost": ("slot_reuse", "cpu", "corruption"),
+    "nan_payload_lost": ("slot_reuse", "cpu", "corruption"),
+    "zero_dropped": ("ragged_writes", "cpu", "corruption"),
+    "own_apply_after_fused": ("fused_apply", "cpu", "lost_write"),
+    "third_dimension_lost": ("growth", "cpu", "exception"),
+}
+PARAMS = {  # in which a fault shows, where the defaults do not show it
+    "first_writer_wins": {"overlap": True},
+    "keeps_every_slot": {"num_steps": 72},
+    "keeps_a_note_of_every_write": {"num_steps": 72, "keep": True},
+    "rotates_by_thread": {"depth": 3, "in_flight": 3},
+    "minus_zero_lost": {"fill": "extremes", "dtypes": ["float32"]},
+    "nan_payload_lost": {"fill": "nan", "dtypes": ["float32"]},
+    "zero_dropped": {"fill": "extremes"},
+    "third_dimension_lost": {"planes": 3, "cols": 2},
+    "own_apply_after_fused": {"own_share": 0.5, "depth": 4},
 }
 
 
 @pytest.mark.parametrize("fault", EXPECTED)
 def test_a_planted_fault_is_found_as_what_it_is(fault):
     scenario, backend, kind = EXPECTED[fault]
-    overlap = {"overlap": True} if fault == "first_writer_wins" else {}
-    judgement = judged(scenario, fault, backend, num_steps=30, **overlap)
+    params = PARAMS.get(fault, {})
+    judgement = judged(scenario, fault, backend, **({"num_steps": 30} | params))
     assert "read words of a later" in judgement.found[0].summary or not fault.startswith("copy_")
     assert kind in judgement.kinds, [finding.summary for finding in judgement.found]
 
@@ -145,6 +168,13 @@ def test_a_planted_fault_is_found_as_what_it_is(fault):
 def test_no_planted_fault_is_forgotten():
     elsewhere = {"constructor_pins", "import_raises"}  # tests/test_adapter.py, tests/test_worker.py
     assert set(EXPECTED) | elsewhere == set(FAULTS)
+
+
+@pytest.mark.parametrize("fault", PARAMS)
+def test_what_shows_a_fault_leaves_a_correct_module_alone(fault):
+    scenario, backend, _ = EXPECTED[fault]
+    judgement = judged(scenario, "plain", backend, **({"num_steps": 30} | PARAMS[fault]))
+    assert not judgement.found or fault == "first_writer_wins", judgement.found[0].summary
 
 
 def test_an_old_alias_of_a_uva_buffer_is_live():

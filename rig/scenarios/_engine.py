@@ -43,6 +43,12 @@ def passed(params: Mapping[str, Any], dtype: str, count: int) -> str:
     return "tensor" if cannot else via
 
 
+def extent(params: Mapping[str, Any]) -> int | tuple[int, ...]:
+    """The size of what is built: rows, and planes and columns where there are any."""
+    size = tuple(n for n in (params["rows"], params["planes"], params["cols"]) if n)
+    return size if len(size) > 1 else int(size[0])
+
+
 def stream(params: Mapping[str, Any], count: int) -> str:
     """The stream of the `count`-th reader."""
     return "side" if params["streams"] == 2 and count % 2 else "main"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rig.ops import Drop, Make, Op, Param, Publish, Read, Step
-from rig.scenarios._engine import DTYPE_LIST, PACE, VIA_LIST, beyond_depth, passed, stream
+from rig.scenarios._engine import DTYPE_LIST, PACE, VIA_LIST, beyond_depth, extent, passed, stream
 
 SUMMARY = "pools that grow, one slot or all, under queued readers"
 INVARIANTS = (
@@ -20,6 +20,7 @@ PARAMS: dict[str, Param] = PACE | {
     "rows": Param(16, "int", 1, 1 << 24, help="at first"),
     "rows_max": Param(512, "int", 1, 1 << 26, help="what it grows to"),
     "cols": Param(0, "int", 0, 1 << 24, help="0 = one-dimensional"),
+    "planes": Param(0, "int", 0, 1 << 16, help="a third dimension, before cols; 0 = none"),
     "dtypes": DTYPE_LIST,
     "num_pools": Param(2, "int", 1, 64),
     "via": VIA_LIST,
@@ -52,9 +53,8 @@ def ops(params: Mapping[str, Any], rng: random.Random) -> Iterator[Op]:
             dtypes = params["dtypes"]
             pools = {f"pool{i}#{number}": dtypes[i % len(dtypes)] for i in range(params["num_pools"])}
             age = 0
-            size = (params["rows"], params["cols"]) if params["cols"] else params["rows"]
             for name, dtype in pools.items():
-                yield Make(name=name, what="pool", size=size, dtype=dtype, depth=params["depth"])
+                yield Make(name=name, what="pool", size=extent(params), dtype=dtype, depth=params["depth"])
         for _, name in [entry for entry in old if entry[0] <= number]:
             yield Drop(name=name)
         old = [entry for entry in old if entry[0] > number]

@@ -71,6 +71,61 @@ FAULTS = {
     "staged_moves": ("        flat, width", "        self.gpu = self.gpu.clone()\n        flat, width"),
     "keeps_callers_list": ("        x = list(x)\n", ""),
     "import_raises": ("_default_depth = 2\n\n", "_default_depth = 2\nraise OSError('no such library')\n"),
+    "keeps_every_slot": (
+        "        self._slots[self._current] = UvaBuffer((rows, *trailing), self.dtype)\n",
+        "        globals().setdefault('_old', []).append(self._slots[self._current])\n"
+        "        self._slots[self._current] = UvaBuffer((rows, *trailing), self.dtype)\n",
+    ),
+    "keeps_a_note_of_every_write": (
+        "        flat, width = self.gpu",
+        "        globals().setdefault('_notes', []).append([self.dtype])\n        flat, width = self.gpu",
+    ),
+    "torn_by_an_iterable": (
+        "        x = list(x)\n        if x:\n            self._staged.append((index, start, x))\n",
+        "        kept = []\n        self._staged.append((index, start, kept))\n        kept.extend(x)\n",
+    ),
+    "cleared_by_a_failure": (
+        "        x = list(x)\n",
+        "        staged, self._staged = self._staged, []\n        x = list(x)\n        self._staged = staged\n",
+    ),
+    "rotates_by_thread": (
+        "        self._current = (self._current + 1) % self.max_concurrency\n",
+        "        import threading\n"
+        "        mine = vars(self).setdefault('_mine', threading.local())\n"
+        "        mine.at = self._current = (vars(mine).get('at', 0) + 1) % self.max_concurrency\n",
+    ),
+    "short_offset": (
+        "            first = index * width + start\n",
+        "            first = (index * width + start) & 0xFFFF\n",
+    ),
+    "first_row_decides": (
+        "        self.gpu = self.pool.copy_to_uva(self.cpu if n is None else self.cpu[:n])\n",
+        "        if vars(self).get('_first') is not None and torch.equal(self._first, self.cpu[:1]):\n"
+        "            return self.gpu\n"
+        "        self._first = self.cpu[:1].clone()\n"
+        "        self.gpu = self.pool.copy_to_uva(self.cpu if n is None else self.cpu[:n])\n",
+    ),
+    "minus_zero_lost": (
+        "        slot.cpu[: len(x)] = x\n",
+        "        slot.cpu[: len(x)] = x + 0 if x.is_floating_point() else x\n",
+    ),
+    "nan_payload_lost": (
+        "        slot.cpu[: len(x)] = x\n",
+        "        slot.cpu[: len(x)] = x.nan_to_num(float('nan')) if x.is_floating_point() else x\n",
+    ),
+    "zero_dropped": (
+        "        self._staged.append((index, 0, [x]))\n",
+        "        if x:\n            self._staged.append((index, 0, [x]))\n",
+    ),
+    "own_apply_after_fused": (
+        "        for tensor in tensors:\n            tensor.apply_write()\n",
+        "        for tensor in tensors:\n            tensor.apply_write()\n"
+        "            tensor.apply_write = lambda: None\n",
+    ),
+    "third_dimension_lost": (
+        "        self._slots[self._current] = UvaBuffer((rows, *trailing), self.dtype)\n",
+        "        self._slots[self._current] = UvaBuffer((rows, *trailing[:1]), self.dtype)\n",
+    ),
     "gpu_float_bits": (
         "= torch.tensor(x, dtype=self.dtype).to(self.gpu.device)\n",
         "= torch.tensor(x).to(torch.int32).to(self.gpu.device)\n",
