@@ -1,4 +1,8 @@
-"""vLLM's own module, where that package is installed, with or without its compiled part."""
+"""vLLM's own module, where that package is installed, with or without its compiled part.
+
+On a CPU its UvaBuffer, which pins memory, is replaced by one over ordinary memory that is its own alias, and its kernel
+runs in Triton's interpreter; everything else is vLLM's.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import importlib
 import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -26,12 +31,41 @@ def load(*, fault: str | None, device: torch.device) -> Any:
     stripped = installed and (compiled is None or compiled.loader is None)
     for name in _COMPILED if stripped and compiled is None else ():
         sys.modules[name] = importlib.util.module_from_spec(ModuleSpec(name, None))
+    if device.type == "cpu":
+        _keep_triton()
     module = importlib.import_module("vllm.v1.worker.gpu.buffer_utils")
+    if device.type == "cpu":
+        vars(module)["UvaBuffer"] = OrdinaryBuffer
+        sys.modules["vllm.utils.torch_utils"].PIN_MEMORY = False  # type: ignore[attr-defined]
+    if stripped:  # its fallback buffer asks these two, which ask for parts that are not there
+        sys.modules["vllm.platforms"].current_platform = SimpleNamespace(device_type=device.type)  # type: ignore[attr-defined]
+        vars(module)["logger"] = SimpleNamespace(warning_once=lambda text: None)
     if stripped and device.type == "cuda":
         vars(module)["get_accelerator_view_from_cpu_tensor"] = live_alias
     if device.type == "cuda":
         prove_live(module.UvaBuffer(_NUM_WORDS, torch.int32), whose="the rig" if stripped else "vLLM's compiled part")
     return module
+
+
+class OrdinaryBuffer:
+    """vLLM's UvaBuffer for a device that is the host."""
+
+    def __init__(self, size: Any, dtype: torch.dtype) -> None:
+        self.cpu = self._uva = torch.zeros(size, dtype=dtype)
+        self.np = self.cpu.numpy()
+
+    def uva(self, n: int | None = None) -> torch.Tensor:
+        return self._uva if n is None else self._uva[:n]
+
+
+def _keep_triton() -> None:
+    """vLLM puts a stub in Triton's place where no GPU's driver is found, as if there were no interpreter."""
+    name = "vllm.triton_utils"
+    if name not in sys.modules:
+        real = ModuleType(name)
+        vars(real).update(triton=importlib.import_module("triton"), tl=importlib.import_module("triton.language"))
+        vars(real).update(HAS_TRITON=True)
+        sys.modules[name] = real
 
 
 def prove_live(buffer: Any, *, whose: str) -> None:
