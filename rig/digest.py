@@ -45,7 +45,7 @@ _RUN += ("expect", "found", "versions")
 
 def digest(records: Iterable[Record]) -> dict[str, Any]:
     """The report of a run: schema, run, verdict, exit_code, verdict_counts, findings, seats, controls, assignments,
-    coverage.
+    coverage, false_alarms.
     """
     records = list(records)
     told = judge(records)
@@ -68,6 +68,7 @@ def digest(records: Iterable[Record]) -> dict[str, Any]:
             for a in told.assignments
         ],
         "coverage": coverage(told.assignments),
+        "false_alarms": run.get("false_alarms"),
     }
 
 

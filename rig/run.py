@@ -20,6 +20,7 @@ from rig.cluster import hired, is_job, open_cluster, wait_for_nodes
 from rig.config import RunConfig
 from rig.dispatch import Crew, Dispatch, Job, Lost
 from rig.errors import Incomplete, UsageError
+from rig.false_alarms import budget
 from rig.interrupts import Interrupted, Interrupts
 from rig.journal import Journal, make_folder, versions
 from rig.plan import Plan, plan
@@ -206,5 +207,6 @@ def _about(
         "targets": recorded(targets),
         "baselines": recorded(rivals),
         "versions": versions(),
+        "false_alarms": budget(),
         "command": sys.argv[1:],
     }

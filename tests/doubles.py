@@ -180,3 +180,26 @@ class Tale:
         if controls:
             self.control(seat)
             self.add(f"controls:{seat}", "inc", {"type": "controls", "seat": seat, "num": 1, "incarnation": "inc"})
+
+
+def made_report(
+    *,
+    name: str = "made",
+    words: int = 1,
+    counters: Mapping[str, int] | None = None,
+    verdict: str = "PASS",
+    findings: Iterable[Any] = (),
+    controls: Iterable[Any] = ({"caught": True},),
+    target: str = "staging",
+    backend: str = "sim",
+) -> dict[str, Any]:
+    """As much of a report as the false-alarm budget looks at."""
+    return {
+        "run": {"name": name, "start": "2026-12-01T00:00:00.000+00:00", "elapsed_s": 1.0},
+        "verdict": verdict,
+        "findings": list(findings),
+        "controls": list(controls),
+        "seats": [{"environment": {"cpus": 2, "torch": "2.13.0"}}],
+        "assignments": [{"target": target, "backend": backend}],
+        "coverage": {"checked_words": words, "counters": dict(counters or {})},
+    }

@@ -263,7 +263,7 @@ def test_digest_has_the_promised_keys() -> None:
     report = digest(Tale([ONE]).find(ONE, "spill").tell(ONE, coverage={"publishes": 3}).ends())
     assert set(report) == {
         *("schema", "run", "verdict", "exit_code", "verdict_counts", "seats", "controls", "assignments", "findings"),
-        "coverage",
+        *("coverage", "false_alarms"),
     }
     assert set(report["seats"][0]) == {"id", "node", "device", "uuid", "backends", "environment", "verdict"}
     assert set(report["controls"][0]) == {"name", "seat", "backend", "expected_kind", "caught", "detail"}

@@ -107,7 +107,16 @@ def _tables(report: dict[str, Any], look: box.Box | None) -> Iterator[Table | Te
 def _foot(report: dict[str, Any]) -> Text:
     counts = ", ".join(f"{n} {name}" for name, n in report["verdict_counts"].items() if n) or "no assignment"
     words = f"{report['coverage']['checked_words']:,} words checked"
-    return Text.assemble(_verdict(report["verdict"]), f"  {counts}; {words}")
+    return Text.assemble(_verdict(report["verdict"]), f"  {counts}; {words}{_budget(report)}")
+
+
+def _budget(report: dict[str, Any]) -> str:
+    """What a finding is worth: how much correct code was judged without any."""
+    told = report.get("false_alarms") or {}
+    if not told.get("words"):
+        return ""
+    counted = f"{told['words']:.2g} words, {told['publishes']:.2g} publishes, {told['late_readers']:.2g} late readers"
+    return f"; false alarms: none in {counted} over correct targets"
 
 
 def _table(columns: str, rows: Iterable[Iterable[Any]], look: box.Box | None) -> Table:
