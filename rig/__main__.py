@@ -1,7 +1,10 @@
-"""The command line: `rig run FILE|PRESET`, `rig plan FILE`, `rig list`, `rig report DIR`, `rig table DIR`."""
+"""The command line: `rig run FILE|PRESET`, `rig plan FILE`, `rig list`, `rig report DIR`, `rig table DIR`,
+`rig doctor`.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
@@ -160,6 +163,23 @@ def budget(folder: str) -> int:
     new = false_alarms.add(digest(read(Path(folder))))
     click.echo(", ".join(f"{key} {value:,}" for key, value in new.items() if isinstance(value, int)))
     return 0
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on standard output.")
+@click.option("--timeout", "limit_s", type=click.FloatRange(1, 600), default=8.0, help="Seconds that proofs may take.")
+def doctor(as_json: bool, limit_s: float) -> int:
+    """Say what this machine has, which backends prove themselves on it, and what to do about the rest.
+
+    Exits 0 if all is well and 4 if something is missing.
+    """
+    from rig.doctor import report as judge
+    from rig.doctor_tables import show
+    from rig.examine import examine
+
+    told = judge(examine(limit_s=limit_s))
+    click.echo(json.dumps(told)) if as_json else show(told)
+    return int(told["exit_code"])
 
 
 def _load(config: str, switches: dict[str, Any]) -> Any:

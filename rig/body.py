@@ -7,8 +7,10 @@ from typing import Any
 
 from rig.bench import Benched
 from rig.cause import Finding
+from rig.evidence import sentence
 from rig.judge import Result, raised
 from rig.loading import ImportFailedError
+from rig.search import Searched
 from rig.traits import one_line
 
 
@@ -23,6 +25,7 @@ class Body:
         self.latency: dict[str, Any] = {}
         self.coverage: dict[str, int] = {}
         self.comparison: dict[str, Any] | None = None
+        self.search: dict[str, Any] | None = None
 
     def skip(self, reason: str) -> None:
         self.verdict, self.reason = "SKIP", reason
@@ -41,12 +44,24 @@ class Body:
         self.latency, self.comparison = result.latency, result.comparison
         self._note(result)
 
-    def _note(self, result: Result | Benched) -> None:
+    def searched(self, result: Searched) -> None:
+        """PASS where a depth was found, FAIL where none is enough; what was seen is evidence, not findings."""
+        self.search = {"depth": result.depth, "evidence": result.evidence}
+        self.checked_words, self.coverage = result.checked_words, result.coverage
+        if result.lost is not None:
+            self.verdict, self.reason = "INCOMPLETE", result.lost
+        elif result.skip is None and result.hang is None:
+            self.verdict = "PASS" if result.depth is not None else "FAIL"
+            self.reason = sentence(self.assignment["params"], self.search)
+        else:
+            self._note(result)
+
+    def _note(self, result: Result | Benched | Searched) -> None:
         if result.skip is not None:
             self.skip(result.skip)
         elif result.hang is not None:
             self.verdict, self.reason = "HANG", f"timeout_s={self.assignment['timeout_s']:g}: {result.hang}"
-        elif result.note is not None:
+        elif not isinstance(result, Searched) and result.note is not None:
             self.reason = result.note
 
     def record(self, *, elapsed_s: float) -> dict[str, Any]:
@@ -69,7 +84,7 @@ class Body:
             "findings": [finding.kind for finding in self.findings],
             "latency": self.latency,
             "coverage": self.coverage,
-        } | ({} if self.comparison is None else {"comparison": self.comparison})
+        } | {key: kept for key in ("comparison", "search") if (kept := getattr(self, key)) is not None}
 
 
 def not_imported(error: ImportFailedError, target: Mapping[str, Any], body: Body) -> Iterator[Finding]:

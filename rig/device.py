@@ -13,6 +13,7 @@ import torch
 from rig.poison import Poison
 from rig.readers import INTS, Bytes
 
+_PORTABLE, _MAPPED = 1, 2  # cudaHostRegister's flags
 _DOUBLINGS_MAX = 3  # a target that waits for the device itself makes any stall look too short
 
 
@@ -164,16 +165,13 @@ def held_nbytes(device: torch.device) -> int:
 
 
 def pinned_nbytes(*, peak: bool) -> int | None:
-    """Bytes of torch's pinned memory that are in use, or the most since `reset_pinned_peak`; None if torch does not
-    count them.
+    """Bytes of pinned memory that torch's allocator has from the driver, or the most since `reset_pinned_peak`; None if
+    torch does not count them. What it has handed out it counts too, but up to torch 2.11 never down.
     """
     if not hasattr(torch.cuda, "host_memory_stats"):
         return None
-    stats, which = torch.cuda.host_memory_stats(), "peak" if peak else "current"
-    for kind in ("active_bytes", "allocated_bytes"):  # torch 2.13 and before: what is handed out, else what is owned
-        if f"{kind}.{which}" in stats:
-            return int(stats[f"{kind}.{which}"])
-    return None
+    value = torch.cuda.host_memory_stats().get(f"allocated_bytes.{'peak' if peak else 'current'}")
+    return None if value is None else int(value)
 
 
 def reset_pinned_peak() -> None:
@@ -202,3 +200,22 @@ def timed() -> Iterator[list[float]]:
     end.record()
     end.synchronize()
     elapsed_us[0] = begin.elapsed_time(end) * 1000
+
+
+def devices() -> list[torch.device]:
+    """The CUDA devices that this process can use."""
+    return [torch.device("cuda", i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+
+
+@contextmanager
+def registered(host: torch.Tensor) -> Iterator[None]:
+    """Ordinary memory, page-locked and mapped for every device by cudaHostRegister while the block runs; RuntimeError
+    with CUDA's words where that is refused."""
+    cudart = torch.cuda.cudart()
+    code = int(cudart.cudaHostRegister(host.data_ptr(), host.nbytes, _PORTABLE | _MAPPED))
+    if code:
+        raise torch.cuda.CudaError(code)
+    try:
+        yield
+    finally:
+        cudart.cudaHostUnregister(host.data_ptr())

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from rig import limits, problems
 from rig.errors import UsageError
 from rig.marks import Marks
+from rig.search_shapes import Search
 from rig.stats import NUM_BUCKETS
 from rig.timing_shapes import Comparison, Count, Latency, Seconds, Shape
 
@@ -127,6 +128,7 @@ class Assignment(Kept):
     latency: dict[str, Latency]
     coverage: dict[str, Any]
     comparison: Comparison | None = None
+    search: Search | None = None
 
 
 class Lost(Kept):

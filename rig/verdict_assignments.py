@@ -11,7 +11,7 @@ from rig.records import Record
 
 _BLANK: Record = {
     **{"reason": "", "attempt": 1, "elapsed_s": 0.0, "checked_words": 0},
-    **{"latency": {}, "coverage": {}, "comparison": None},
+    **{"latency": {}, "coverage": {}, "comparison": None, "search": None},
 }
 _PLANNED = ("id", "scenario", "target", "seat", "backend", "mode", "params")
 

@@ -21,9 +21,10 @@ from rig.drive import Progress
 from rig.errors import UsageError
 from rig.judge import Cell, Result, device_of, measure, verify
 from rig.loading import ImportFailedError, contenders, loaded
+from rig.search import Searched, search
 
 _CPU_BACKENDS = ("sim", "cpu")
-T = TypeVar("T", Result, Benched)
+T = TypeVar("T", Result, Benched, Searched)
 
 
 class Worker:
@@ -135,6 +136,9 @@ class Worker:
             return
         mode = assignment["mode"]
         try:
+            if hasattr(registry.load("scenarios", cell.scenario), "SEARCH"):
+                body.searched(self._noted(search(cell, target, progress=self._progress), assignment))
+                return
             if mode in ("verify", "both"):
                 with loaded(target, device=cell.device) as module:
                     body.verified(self._noted((yield from verify(cell, module, progress=self._progress)), assignment))

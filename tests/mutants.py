@@ -42,12 +42,14 @@ EQUIVALENT = {
     "swap at 102": "torch.equal of the same two",
     "swap at 154: count = min(CHUNK, length - offset)": "min of the same two",
     "whole at 173: scatter(packed[begin": "the lengths say where each tensor's part ends",
+    "at 24: flat = {": "torch does not look at the number of the protocol's version, or (on a CPU) no alias is made",
     "fault gpu_float_bits": "upstream promises no float32 by the fused writer",
 }
-ON_CPU = {  # where memory is neither pinned nor aliased
+ON_GPU = {"fault constructor_pins": "a GPU's seat can pin memory"}
+ON_CPU = {  # where memory is neither pinned nor aliased; a constructor that has to pin is skipped there
+    "fault constructor_pins": "its cells are skipped for lack of a GPU",
     "stale at 23: self.host = host": "no alias is made on a CPU",
     "stale at 25: self.__cuda_array_interface__": "no alias is made on a CPU",
-    "at 24: flat = {": "no alias is made on a CPU",
     "unpinned at 35": "nothing is pinned on a CPU",
 }
 
@@ -153,7 +155,7 @@ def main() -> int:
     parser.add_argument("--faults", action="store_true")
     parser.add_argument("--only", help="variants whose description contains this")
     options = parser.parse_args()
-    known = EQUIVALENT | ({} if options.backend in ("cuda_uva", "cuda_copy") else ON_CPU)
+    known = EQUIVALENT | (ON_GPU if options.backend in ("cuda_uva", "cuda_copy") else ON_CPU)
     found = list(faults()) if options.faults else list(variants(options.module.read_text(encoding="utf-8")))
     tried = [(f"m{i:03d}", what, text) for i, (what, text) in enumerate(found) if (options.only or "") in what]
     if options.list:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rig.evidence import both_sides, pattern
 from rig.stats import Histogram
 from rig.table import rows
 
@@ -99,6 +100,8 @@ def _tables(report: dict[str, Any], look: box.Box | None) -> Iterator[Table | Te
     yield _table("scenario target backend >cells >pass >skip >other >words >seconds", _group_rows(report), look)
     if compared := list(_ratio_rows(report)):
         yield _table("case against >time >its_time >ratio >p10_to_p90 >min", compared, look)
+    if searched := list(_search_rows(report)):
+        yield _table(">safe_depth for evidence", searched, look)
     latency = list(_latency_rows(report))
     if latency:
         yield _table("target backend operation >n >p50_us >p90_us >p99_us >max_us", latency, look)
@@ -171,6 +174,19 @@ def _ratio_rows(report: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
         about = (row.target if len(targets) > 1 else "", row.case, row.seat if len(seats) > 1 else "")
         times = (row.against, row.target_time, row.against_time)
         yield " ".join(filter(None, about)), *times, row.ratio, row.spread, row.at_least
+
+
+def _search_rows(report: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    """Each way of stepping with its safe depth, once for all seats that saw the same; targets and backends where there
+    are several."""
+    searched = [a for a in report["assignments"] if a.get("search")]
+    several = [key for key in ("target", "backend") if len({a[key] for a in searched}) > 1]
+    seen = dict[tuple[Any, ...], str]()
+    for a in searched:
+        depth, about = a["search"]["depth"], " ".join(a[key] for key in several)
+        key = ("none" if depth is None else depth, ": ".join(filter(None, (about, pattern(a["params"])))))
+        seen.setdefault(key, both_sides(a["search"]))
+    yield from ((*key, evidence) for key, evidence in list(seen.items())[:_ROWS_MAX])
 
 
 def _latency_rows(report: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
