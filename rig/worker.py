@@ -8,7 +8,7 @@ import platform
 import socket
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ from rig.body import Body, not_imported
 from rig.cause import Finding
 from rig.drive import Progress
 from rig.errors import UsageError
+from rig.headroom import bound_memory
 from rig.judge import Cell, Result, device_of, measure, verify
 from rig.loading import ImportFailedError, contenders, loaded
 from rig.search import Searched, search
@@ -41,8 +42,10 @@ class Worker:
         self._lost_in: str | None = None  # the assignment that cost this process its device
         self._guest: str | None = None  # the target whose code ran last, if it is not the rig's own
         self._unfit: str | None = None  # why this process can judge nothing any more
+        self._unbind: Callable[[], None] = lambda: None
         if device == "cpu":
             os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a target defines its kernels
+            self._unbind = bound_memory()
             torch.set_num_threads(1)  # such seats share a host, and what is judged is one thread's order of calls
         else:
             from rig.device import make_current
@@ -108,7 +111,8 @@ class Worker:
         return {"assignment": progress.assignment, "step": progress.step}
 
     def close(self) -> None:
-        """Nothing outlives an assignment; the device's memory goes with the process."""
+        """Nothing outlives an assignment but the bound on memory; the device's memory goes with the process."""
+        self._unbind()
 
     def _judge(self, assignment: Mapping[str, Any], target: Mapping[str, Any], body: Body) -> Iterator[Finding]:
         """Fill in `body`; yields the findings."""

@@ -1,6 +1,7 @@
 """A seat: what it says of itself, and a record for whatever happens."""
 
 import json
+import resource
 from importlib.util import find_spec
 
 import numpy as np
@@ -195,3 +196,24 @@ def test_a_cpu_seat_runs_the_controls_of_cpu_backends(worker):
     assert {record["backend"] for record in records} == {"sim"}
     assert all(record["caught"] for record in records)
     worker.close()
+
+
+HOARDER = PLAIN.replace(
+    "        x = torch.as_tensor(x, dtype=self.dtype)\n",
+    "        hoard = []\n"
+    "        while len(hoard) < 1000:\n"
+    "            hoard.append(torch.empty(1 << 30, dtype=torch.uint8))\n"
+    "        x = torch.as_tensor(x, dtype=self.dtype)\n",
+)
+
+
+def test_a_target_that_never_stops_allocating_fails_and_leaves_the_seat_to_the_others():
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    seat = Worker(seat="s1", device="cpu", seed=7)
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] < 1000 << 30
+    found, body = run(seat, assignment(), spec("t", HOARDER))
+    assert (body["verdict"], [finding["kind"] for finding in found]) == ("FAIL", ["exception"])
+    assert "allocate memory" in found[0]["summary"]
+    assert run(seat, assignment(), spec("t", PLAIN))[1]["verdict"] == "PASS"
+    seat.close()
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
