@@ -1,5 +1,5 @@
 """The command line: `rig run FILE|PRESET`, `rig plan FILE`, `rig list`, `rig report DIR`, `rig table DIR`,
-`rig doctor`.
+`rig doctor`, `rig replay FILE`, `rig budget DIR`.
 """
 
 from __future__ import annotations
@@ -180,6 +180,24 @@ def doctor(as_json: bool, limit_s: float) -> int:
     told = judge(examine(limit_s=limit_s))
     click.echo(json.dumps(told)) if as_json else show(told)
     return int(told["exit_code"])
+
+
+@cli.command()
+@click.argument("file")
+@click.option("--times", type=click.IntRange(1, 100_000), default=1, metavar="N", help="How often; default 1.")
+@click.option("--target", metavar="TARGET", help="Judge another file or module by the same operations: is it fixed?")
+@click.option("--ops", "only_ops", is_flag=True, help="Print the operations, and perform nothing.")
+def replay(file: str, times: int, target: str | None, only_ops: bool) -> int:
+    """Perform the operations of a finding again, from failures/N.yaml of a run.
+
+    Exits with 1 if the finding was there in every try, 0 if nothing was wrong in any, 4 if it was there in some, or if
+    this machine lacks the device.
+    """
+    from rig import replay as replaying
+
+    if only_ops:
+        return replaying.show(file, say=click.echo)
+    return replaying.replay(file, times=times, target=target, say=click.echo)
 
 
 def _load(config: str, switches: dict[str, Any]) -> Any:

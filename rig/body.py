@@ -8,7 +8,7 @@ from typing import Any
 from rig.bench import Benched
 from rig.cause import Finding
 from rig.evidence import sentence
-from rig.judge import Result, raised
+from rig.judge import Cell, Result, raised
 from rig.loading import ImportFailedError
 from rig.search import Searched
 from rig.traits import one_line
@@ -26,6 +26,7 @@ class Body:
         self.coverage: dict[str, int] = {}
         self.comparison: dict[str, Any] | None = None
         self.search: dict[str, Any] | None = None
+        self.driven: Cell | None = None  # what a verify pass found something in
 
     def skip(self, reason: str) -> None:
         self.verdict, self.reason = "SKIP", reason
@@ -55,6 +56,11 @@ class Body:
             self.reason = sentence(self.assignment["params"], self.search)
         else:
             self._note(result)
+
+    def replayed(self, replay: Mapping[str, Any]) -> None:
+        """A finding that has no replay says why."""
+        if replay["ops"] is None:
+            self.reason = "; ".join(filter(None, [self.reason, f"{replay['kind']}: {replay['note']}"]))
 
     def _note(self, result: Result | Benched | Searched) -> None:
         if result.skip is not None:

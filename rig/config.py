@@ -83,6 +83,7 @@ class RunConfig(Strict):
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("staging",)
     backends: Annotated[tuple[str, ...], Field(min_length=1)] = ("auto",)
     controls: bool = True
+    shrink_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 5.0  # per assignment with findings
     runs: Annotated[tuple[RunEntry, ...], Field(min_length=1)]
     faults: Annotated[tuple[Any, ...], Field(max_length=0)] = ()
     reports: tuple[str, ...] = ("console", "json")

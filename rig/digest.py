@@ -52,6 +52,10 @@ def digest(records: Iterable[Record]) -> dict[str, Any]:
     run = next(r for r in records if r["type"] == "run")
     end = next((r for r in reversed(records) if r["type"] == "end"), {})
     about = {"id": run["run"]} | {key: run.get(key) for key in _RUN} | {"num_planned": len(run["plan"])}
+    for key in ("targets", "baselines"):  # a file's source stays in the records
+        about[key] = about[key] and {
+            name: {k: v for k, v in spec.items() if k != "source"} for name, spec in about[key].items()
+        }
     about |= {"end": end.get("end"), "elapsed_s": end.get("elapsed_s"), "reasons": list(told.reasons)}
     about |= {"num_duplicates": told.num_duplicates, "num_stale": told.num_stale}
     return {

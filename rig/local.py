@@ -69,7 +69,7 @@ class LocalCrew:
         assert job is not None
         left_s = max(0.05, job.timeout_s + GRACE_S - (time.monotonic() - self._launched))
         try:
-            with self._raising(), _Watchdog(left_s, self.save_stacks, on_stuck=self._stuck, enabled=self._in_main):
+            with self._raising(), Watchdog(left_s, self.save_stacks, on_stuck=self._stuck, enabled=self._in_main):
                 return [Batch(self._seat, next(self._batches))]
         except StopIteration:
             return [Done(self._seat)]
@@ -97,7 +97,7 @@ class LocalCrew:
         return Lost(self._seat, "HANG", f"no end within timeout_s = {self._job.timeout_s:g}; {where}")
 
 
-class _Watchdog:
+class Watchdog:
     """Raises `Deadline` in the main thread when a with-block takes longer than `timeout_s`."""
 
     def __init__(

@@ -29,7 +29,7 @@ class Assignment:
     """One cell on one seat. `params` are complete, `seed` is the same on all seats, `backend` is never `auto`.
 
     `baseline` is the target that a timed scenario is compared with, `ratio_min` how often faster than it each case
-    has to be.
+    has to be. `shrink_s` is the time for making replays of findings short; 0 = none are made.
     """
 
     id: str
@@ -44,6 +44,7 @@ class Assignment:
     limits: dict[str, float]
     baseline: str | None = None
     ratio_min: dict[str, float] = field(default_factory=dict)
+    shrink_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +99,7 @@ def _cells(config: RunConfig, entry: RunEntry, *, seat: Seat, backends: Sequence
                 limits=dict(entry.limits),
                 baseline=against.get("compare"),
                 ratio_min=dict(entry.ratio_min),
+                shrink_s=config.shrink_s,
             )
 
 

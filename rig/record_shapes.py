@@ -47,6 +47,8 @@ class Planned(Shape):
     params: dict[str, Any]
     limits: dict[Annotated[str, AfterValidator(_is_limit)], float]
     ratio_min: dict[str, float] = Field(default_factory=dict)
+    seed: int
+    timeout_s: Seconds
 
 
 class PlannedSeat(Shape):
@@ -60,7 +62,9 @@ class Config(Shape):
 
 class Target(Shape):
     name: str
+    kind: Literal["builtin", "module", "file"]
     path: str | None = None
+    source: str | None = None
 
 
 class Run(Kept):
@@ -117,6 +121,22 @@ class Finding(Kept):
     overwriter: dict[str, Any] | None = None
 
 
+class NumOps(Shape):
+    before: Count | None
+    after: Count | None
+
+
+class Replay(Kept):
+    assignment: str
+    kind: str
+    summary: str
+    expected: dict[str, Any] | None
+    params: dict[str, Any]
+    ops: list[dict[str, Any]] | None
+    num_ops: NumOps
+    note: str
+
+
 class Assignment(Kept):
     assignment: str
     verdict: Verdict
@@ -148,7 +168,7 @@ class End(Kept):
 
 _SHAPES: dict[str, type[Kept]] = {
     **{"run": Run, "seat": Seat, "control": Control, "controls": Controls, "finding": Finding},
-    **{"assignment": Assignment, "lost": Lost, "end": End},
+    **{"replay": Replay, "assignment": Assignment, "lost": Lost, "end": End},
 }
 
 

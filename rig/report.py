@@ -25,10 +25,9 @@ def write_reports(records: Sequence[Record], folder: Path, *, formats: Sequence[
     try:
         report = digest(records)
         verdict, exit_code = report["verdict"], report["exit_code"]
-        run = next(record for record in records if record["type"] == "run")
         try:
             report_json.write(report, folder)
-            failures.write(report, run, folder)
+            failures.write(report, records, folder)
         except OSError as error:
             _say(f"rig: the report could not be written: {error}")
         for name in formats:

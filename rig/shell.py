@@ -103,7 +103,9 @@ class Shell:
         since = self._clock()
         for record in records:
             batch.append(record)
-            if len(batch) >= BATCH_MAX or self._clock() - since >= BATCH_S:
+            # Shrinking performs lists that nobody performed before: what was found is safe before that begins.
+            is_risky = record["type"] == "shrinking"
+            if is_risky or len(batch) >= BATCH_MAX or self._clock() - since >= BATCH_S:
                 yield batch
                 batch, since = [], self._clock()
         if batch:

@@ -47,8 +47,8 @@ def target_spec(entry: str) -> dict[str, Any]:
 
 
 def recorded(targets: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Targets as they are recorded: without source, with the hash."""
-    told = {name: {k: v for k, v in spec.items() if k != "source"} for name, spec in targets.items()}
+    """Targets as they are recorded: a file's with its source, so that its findings can be replayed without the file."""
+    told = {name: dict(spec) for name, spec in targets.items()}
     for spec in told.values():
         spec["path"] = spec["path"] and os.path.abspath(spec["path"])  # what repeats a run may start elsewhere
     return told

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from rig import controls, registry
+from rig import controls, minimum, registry
 from rig.bench import Benched, bench
 from rig.body import Body, not_imported
 from rig.cause import Finding
@@ -86,18 +86,24 @@ class Worker:
                 yield from controls.check_all([backend], device=self.device, seat=self.seat)
 
     def run(self, assignment: dict[str, Any], target: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Judge one assignment: any number of finding bodies, then exactly one assignment body.
+        """Judge one assignment: any number of finding bodies, the replays of the first of each kind, then exactly one
+        assignment body.
 
         An exception in the rig's own code is verdict ERROR with its traceback; nothing but KeyboardInterrupt is raised.
         """
-        begin = time.monotonic()
-        deadline_ns = time.perf_counter_ns() + int(assignment["timeout_s"] * 1e9)
+        begin, begin_ns = time.monotonic(), time.perf_counter_ns()
+        deadline_ns = begin_ns + int(assignment["timeout_s"] * 1e9)
         self._progress = Progress(assignment=assignment["id"], deadline_ns=deadline_ns)
         body = Body(assignment)
+        found: list[tuple[Finding, int]] = []
         try:
             for finding in self._judge(assignment, target, body):
                 body.findings.append(finding)
+                found.append((finding, self._progress.step))
                 yield finding.body(assignment["id"])
+            # A list may take as long as the whole pass did, and has to end before the assignment's time does.
+            latest_ns = deadline_ns - (time.perf_counter_ns() - begin_ns)
+            yield from self._shrunk(assignment, target, body, found, latest_ns=latest_ns)
         except Exception:
             body.verdict, body.reason = "ERROR", traceback.format_exc()
         if self.device != "cpu":
@@ -121,7 +127,7 @@ class Worker:
             body.verdict, body.reason = "INCOMPLETE", f"the device was lost in {self._lost_in}"
             return
         for spec in filter(None, (target, baseline)):
-            if reason := self._unsuited(backend, spec):
+            if reason := self.unsuited(backend, spec):
                 body.skip(reason)
                 return
         if self._spoilt(backend, target, baseline):
@@ -146,11 +152,34 @@ class Worker:
             if mode in ("verify", "both"):
                 with loaded(target, device=cell.device) as module:
                     body.verified(self._noted((yield from verify(cell, module, progress=self._progress)), assignment))
+                body.driven = cell if body.findings else None
             if mode in ("measure", "both") and not body.findings and body.verdict == "PASS":
                 with loaded(target, device=cell.device) as module:
                     body.measured(self._noted((yield from measure(cell, module, progress=self._progress)), assignment))
         except ImportFailedError as error:
             yield from not_imported(error, target, body)
+
+    def _shrunk(
+        self,
+        assignment: Mapping[str, Any],
+        target: Mapping[str, Any],
+        body: Body,
+        found: list[tuple[Finding, int]],
+        *,
+        latest_ns: int,
+    ) -> Iterator[dict[str, Any]]:
+        """The replays of what a verify pass found, made within `shrink_s` seconds and before `latest_ns`."""
+        shrink_s = assignment.get("shrink_s", 0)
+        if not shrink_s or body.driven is None or self._lost_in is not None:
+            return
+        yield {"type": "shrinking", "kinds": sorted({finding.kind for finding, _ in found})}
+        until_ns = min(latest_ns, time.perf_counter_ns() + int(shrink_s * 1e9))
+        try:
+            for replay in minimum.replays(body.driven, target, found, until_ns=until_ns):
+                body.replayed(replay)
+                yield replay
+        except minimum.DeviceLostError:
+            self._lost_in = assignment["id"]
 
     def _bench(
         self, cell: Cell, assignment: Mapping[str, Any], target: Mapping[str, Any], body: Body
@@ -185,7 +214,7 @@ class Worker:
                 self._unfit = f"target {before} left this process unfit to judge: control {control.fault}: {detail}"
         return self._unfit is not None
 
-    def _unsuited(self, backend: str, target: Mapping[str, Any]) -> str | None:
+    def unsuited(self, backend: str, target: Mapping[str, Any]) -> str | None:
         """Why this seat cannot judge a target on a backend, or None."""
         if backend in _CPU_BACKENDS:
             if self.device == "cpu" or not _is_foreign(target):

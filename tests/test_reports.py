@@ -52,8 +52,9 @@ def test_json_report_is_the_digest(tmp_path: Path) -> None:
 
 
 def test_console_report_is_plain_and_narrow_without_a_terminal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     registry.load("reports", "console").write(digest(TALES["failed"]()), tmp_path)
     out = capsys.readouterr().out
     assert "\x1b" not in out
@@ -71,14 +72,23 @@ def test_console_groups_findings_and_shows_the_simplest_cell_of_each_kind(
     registry.load("reports", "console").write(digest(tale.ends()), tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert sum("it is" in line for line in lines) == 2
-    assert sum(f"{CELL},rows=10@s0  failures/" in line for line in lines) == 2
+    assert lines.count(f"    {CELL},rows=10@s0") == 2
+    assert sum(line.startswith(f"    rig replay {tmp_path}/failures/") for line in lines) == 2
     assert "    and 8 more spill in slot_reuse, in report.json" in lines
 
 
 def test_console_breaks_no_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = planned(cell=f"{CELL},{'x' * 120}=1")
     registry.load("reports", "console").write(digest(Tale([one]).find(one, "spill").ends()), tmp_path)
-    assert f"    {one['id']}  failures/1.yaml\n" in capsys.readouterr().out
+    assert f"    {one['id']}\n" in capsys.readouterr().out
+
+
+def test_console_names_the_file_to_replay_from_where_one_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    registry.load("reports", "console").write(digest(TALES["failed"]()), tmp_path / "runs" / "one")
+    assert "    rig replay runs/one/failures/1.yaml\n" in capsys.readouterr().out
 
 
 def test_format_that_breaks_does_not_cost_the_verdict(

@@ -34,7 +34,7 @@ def write(report: dict[str, Any], folder: Path) -> None:
     look = box.SIMPLE_HEAD if is_terminal else None
     for part in (
         _head(report),
-        *_findings(report),
+        *_findings(report, folder),
         *_reasons(report),
         *_troubles(report),
         *_tables(report, look),
@@ -57,7 +57,7 @@ def _head(report: dict[str, Any]) -> Text:
     return Text(f"{run['name']}  seed {run['seed']}  {len(report['seats'])} seats  {took}", style="bold")
 
 
-def _findings(report: dict[str, Any]) -> Iterator[Text]:
+def _findings(report: dict[str, Any], folder: Path) -> Iterator[Text]:
     """One fault shows in many cells: findings of one kind and scenario together, the simplest cell in full."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for finding in report["findings"]:
@@ -66,7 +66,9 @@ def _findings(report: dict[str, Any]) -> Iterator[Text]:
     for (kind, scenario), found in list(groups.items())[:_GROUPS_MAX]:
         simplest = min(found, key=lambda f: (len(f["assignment"]), f["assignment"]))
         yield Text.assemble((f"{kind}: ", "bold red"), _brief(simplest["summary"]))
-        yield _note(f"{simplest['assignment']}  {simplest['replay'] or ''}")
+        yield _note(simplest["assignment"])
+        if simplest["replay"]:
+            yield _note(f"rig replay {_near(folder / simplest['replay'])}")
         if len(found) > 1:
             yield _note(f"and {len(found) - 1} more {kind} in {scenario}, in report.json")
     if len(groups) > _GROUPS_MAX:
@@ -199,6 +201,11 @@ def _latency_rows(report: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
             )
     for key, histogram in sorted(merged.items()):
         yield *key, f"{histogram.n:,}", *(f"{histogram.quantile(q) / 1000:.1f}" for q in (0.5, 0.9, 0.99, 1.0))
+
+
+def _near(path: Path) -> Path:
+    """A path as one types it: from the working folder, if it lies below that."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _note(text: str) -> Text:

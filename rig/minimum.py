@@ -1,0 +1,158 @@
+"""After a pass that found something: the first finding of each kind shown again by as few operations as possible.
+
+Each list of operations gets a target loaded anew and a fresh pass, with the seed, seat, backend and parameters of the
+assignment, as `rig replay` does it later.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from rig.bonds import Ops
+from rig.cause import Finding
+from rig.drive import Progress
+from rig.judge import Cell, Result, verify
+from rig.loading import ImportFailedError, loaded
+from rig.ops import Op, Step
+from rig.shrink import Shrunk, shrink
+from rig.traits import one_line
+
+OPS_MAX = 100_000  # operations up to a finding; of more it would take too long to find the few that matter
+
+
+def replays(
+    cell: Cell, spec: Mapping[str, Any], found: Sequence[tuple[Finding, int]], *, until_ns: int
+) -> Iterator[dict[str, Any]]:
+    """One record body for the first finding of each kind: the operations that show it again, or why there are none.
+
+    `found` has each finding with the step in which it was made. Ends soon after `until_ns` of `time.perf_counter_ns`;
+    the kinds share the time that is left. Stops for good if a pass costs the process its device: DeviceLostError.
+    """
+    firsts: dict[str, tuple[Finding, int]] = {}
+    for finding, step in found:
+        firsts.setdefault(finding.kind, (finding, step))
+    for num_done, (finding, step) in enumerate(firsts.values()):
+        now = time.perf_counter_ns()
+        share_ns = max(0, until_ns - now) // (len(firsts) - num_done)
+        yield _replay(cell, spec, finding, step, until_ns=now + share_ns)
+
+
+def once(cell: Cell, spec: Mapping[str, Any], *, progress: Progress) -> tuple[list[Finding], Result]:
+    """One pass over a cell's operations with the target loaded anew: what was found, and what the pass came to."""
+    found: list[Finding] = []
+    with loaded(spec, device=cell.device) as module:
+        steps = verify(cell, module, progress=progress)
+        while True:
+            try:
+                found.append(next(steps))
+            except StopIteration as stop:
+                return found, stop.value
+
+
+def is_like(finding: Finding, *, kind: str, tensor: str | None) -> bool:
+    """Whether it is the same finding: its kind, and its tensor, where one made anew as NAME#STEP is the same one."""
+    return finding.kind == kind and _name(finding.tensor) == _name(tensor)
+
+
+class DeviceLostError(Exception):
+    """A pass cost the process its device."""
+
+
+def _replay(cell: Cell, spec: Mapping[str, Any], finding: Finding, step: int, *, until_ns: int) -> dict[str, Any]:
+    body = {"type": "replay", "kind": finding.kind, "summary": one_line(finding.summary)}
+    ops = _driven(cell, step)
+    if len(ops) > OPS_MAX:
+        return body | _none(f"not shrunk: it took more than {OPS_MAX:,} operations to find", num_ops=None)
+    for one in _cells(cell):
+        judge = _Judge(one, spec, finding, until_ns=until_ns)
+        shrunk = shrink(ops, shows=judge.shows, deadline_ns=until_ns, clock_ns=time.perf_counter_ns)
+        if shrunk.ops is not None:
+            break
+    if shrunk.ops is None or judge.shown is None:
+        return body | _none(_why(shrunk), num_ops=len(ops))
+    shown = judge.shown
+    return body | {
+        "expected": {
+            "kind": shown.kind,
+            "tensor": shown.tensor,
+            "summary": one_line(shown.summary),
+            "first": shown.first,
+        },
+        "params": dict(judge.cell.params),
+        "ops": [op.to_dict() for op in shrunk.ops],
+        "num_ops": {"before": len(ops), "after": len(shrunk.ops)},
+        "note": "" if shrunk.is_least else "the time was up: it may get shorter still",
+    }
+
+
+def _none(note: str, *, num_ops: int | None) -> dict[str, Any]:
+    return {"expected": None, "params": {}, "ops": None, "num_ops": {"before": num_ops, "after": None}, "note": note}
+
+
+def _why(shrunk: Shrunk) -> str:
+    if not shrunk.num_tries:
+        return "not shrunk: no time was left"
+    tries = f"not reproduced in {shrunk.num_tries} {'try' if shrunk.num_tries == 1 else 'tries'}"
+    return tries if shrunk.is_least else f"{tries}, then the time was up"
+
+
+def _cells(cell: Cell) -> Iterator[Cell]:
+    """The cell, after one whose virtual device runs everything as late as it can: if that shows the finding too, no
+    operation is needed only because it moves the dice.
+    """
+    if cell.backend == "sim" and cell.params.get("schedule", "late") != "late":
+        yield replace(cell, params={**cell.params, "schedule": "late"})
+    yield cell
+
+
+def _driven(cell: Cell, step: int) -> Ops:
+    """The stream up to what was found in `step`: with the beginning of the next one, which settles readers."""
+    return tuple(islice(_until(cell.stream(), step), OPS_MAX + 1))
+
+
+def _until(stream: Iterator[Op], step: int) -> Iterator[Op]:
+    for op in stream:
+        yield op
+        if isinstance(op, Step) and op.number > step:
+            return
+
+
+class _Judge:
+    """Whether a list of operations shows a finding; `shown` is how it showed last. On a GPU, whose schedule is not the
+    rig's, it has to do so twice.
+    """
+
+    def __init__(self, cell: Cell, spec: Mapping[str, Any], finding: Finding, *, until_ns: int) -> None:
+        self.cell, self._spec, self._finding, self._until_ns = cell, spec, finding, until_ns
+        self._num_passes = 1 if cell.device.type == "cpu" else 2
+        self.shown: Finding | None = None
+
+    def shows(self, ops: Ops) -> bool:
+        """Perform them."""
+        shown = [self._pass(ops) for _ in range(self._num_passes)]
+        if None in shown:
+            return False
+        self.shown = shown[-1]
+        return True
+
+    def _pass(self, ops: Ops) -> Finding | None:
+        progress = Progress(deadline_ns=self._until_ns)
+        try:
+            found, result = once(replace(self.cell, ops=ops), self._spec, progress=progress)
+        except ImportFailedError:  # it was imported before, so that is another matter: nothing is shown
+            return None
+        if self.cell.device.type != "cpu":
+            gc.collect()  # what is in cycles would keep device memory
+        if result.device_lost:
+            raise DeviceLostError
+        like = self._finding
+        return next((f for f in found if is_like(f, kind=like.kind, tensor=like.tensor)), None)
+
+
+def _name(tensor: str | None) -> str:
+    return (tensor or "").partition("#")[0]
