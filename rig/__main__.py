@@ -61,6 +61,7 @@ def _options(*, of_run: bool) -> Callable[[Verb], Verb]:
             click.option("--out", metavar="DIR", help="The run's folder, new or empty; default runs/NAME-TIME."),
             click.option("--local", is_flag=True, help="No Ray: one seat in this process, for debugging."),
             click.option("--address", metavar="HOST:PORT", help="Connect to this Ray cluster; default RAY_ADDRESS."),
+            click.option("--ledger", is_flag=True, help="Report missing edges, too, though the data were right."),
             click.option("--fail-fast", is_flag=True, help="Stop at the first assignment that fails."),
         ]
 
@@ -203,8 +204,8 @@ def replay(file: str, times: int, target: str | None, only_ops: bool) -> int:
 def _load(config: str, switches: dict[str, Any]) -> Any:
     from rig.config import load_config
 
-    keys = ("settings", "targets", "backends", "seed")
-    return load_config(config, **{key: switches[key] for key in keys})
+    keys = ("settings", "targets", "backends", "seed", "ledger")
+    return load_config(config, **{key: switches[key] for key in keys if key in switches})
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -33,7 +33,7 @@ class Body:
 
     def verified(self, result: Result) -> None:
         self.checked_words = result.checked.words
-        self.coverage = result.checked.coverage()
+        self.coverage = result.checked.coverage() | result.ledger
         self._note(result)
 
     def measured(self, result: Result) -> None:

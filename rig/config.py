@@ -73,7 +73,10 @@ class RunEntry(Strict):
 
 
 class RunConfig(Strict):
-    """One run, complete: `load_config` makes it from YAML, and any caller may build it in Python."""
+    """One run, complete: `load_config` makes it from YAML, and any caller may build it in Python.
+
+    `ledger`: verify passes also report accesses that no edge puts in order, though the data were right.
+    """
 
     version: Annotated[int, Field(ge=1, le=1)]
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
@@ -84,6 +87,7 @@ class RunConfig(Strict):
     backends: Annotated[tuple[str, ...], Field(min_length=1)] = ("auto",)
     controls: bool = True
     shrink_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 5.0  # per assignment with findings
+    ledger: bool = False
     runs: Annotated[tuple[RunEntry, ...], Field(min_length=1)]
     faults: Annotated[tuple[Any, ...], Field(max_length=0)] = ()
     reports: tuple[str, ...] = ("console", "json")
@@ -101,11 +105,12 @@ def load_config(
     targets: Sequence[str] = (),
     backends: Sequence[str] = (),
     seed: int | None = None,
+    ledger: bool = False,
 ) -> RunConfig:
     """Read a YAML file, or a preset by its name, and apply overrides.
 
-    `settings` are "a.b=c" with c typed as YAML; `targets`, `backends` and `seed` replace the config's. Raises
-    `UsageError`.
+    `settings` are "a.b=c" with c typed as YAML; `targets`, `backends` and `seed` replace the config's, and
+    `ledger` turns it on. Raises `UsageError`.
     """
     path = find(str(source))
     data, marks = parse(read_text(path, what="config"), name=str(path))
@@ -120,6 +125,8 @@ def load_config(
             overrides.replace(data, marks, key=key, switch=switch, value=list(values))
     if seed is not None:
         overrides.replace(data, marks, key="seed", switch="--seed", value=seed)
+    if ledger:
+        overrides.replace(data, marks, key="ledger", switch="--ledger", value=True)
     try:
         config = RunConfig.model_validate(_frozen(data))
     except ValidationError as error:

@@ -72,6 +72,7 @@ def command(run: Record, *, only: str) -> str:
     for backend in run["config"]["backends"]:
         words += ["--backend", backend]
     words += ["--seed", str(run["seed"]), "--only", only.rpartition("@")[0] or only]
+    words += ["--ledger"] if run["config"].get("ledger") else []
     words += ["--local"] if run["transport"] == "local" else []
     return shlex.join(words)
 

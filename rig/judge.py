@@ -13,6 +13,7 @@ import torch
 from rig import registry
 from rig.cause import Finding
 from rig.drive import DeadlineError, Observer, Progress, StopDriveError, drive
+from rig.ledger_observer import Watch
 from rig.measure import Measure
 from rig.ops import Op
 from rig.readers import AtOnce, Late, Readers
@@ -24,7 +25,10 @@ from rig.words import Payload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """What is performed, and where. Payloads follow from seed and seat; the stream from the seed alone, or is `ops`."""
+    """What is performed, and where. Payloads follow from seed and seat; the stream from the seed alone, or is `ops`.
+
+    `ledger`: a verify pass also keeps account of what happens before what.
+    """
 
     scenario: str
     params: Mapping[str, Any]
@@ -33,6 +37,7 @@ class Cell:
     seed: int
     seat: str
     ops: tuple[Op, ...] | None = None
+    ledger: bool = False
 
     def stream(self) -> Iterator[Op]:
         """The operations, anew."""
@@ -45,7 +50,7 @@ class Cell:
 @dataclass(slots=True)
 class Result:
     """What a pass came to. `skip` says why it was not run, `note` or `hang` what was not looked at; with
-    `device_lost` the process cannot use its device any more."""
+    `device_lost` the process cannot use its device any more. `ledger` is what that counted, where there was one."""
 
     skip: str | None = None
     note: str | None = None
@@ -53,6 +58,7 @@ class Result:
     device_lost: bool = False
     checked: Checked = field(default_factory=Checked)
     measure: Measure | None = None
+    ledger: dict[str, int] = field(default_factory=dict)
 
 
 Pass = Generator[Finding, None, Result]
@@ -60,11 +66,13 @@ Pass = Generator[Finding, None, Result]
 
 def verify(cell: Cell, module: Any, *, progress: Progress) -> Pass:
     """One checked pass: yields findings, returns the result."""
-    bench, result = _Bench(cell, module), Result()
-    payload = Payload(seed=cell.seed, seat=cell.seat)
-    observer = Verify(target=bench.target, readers=bench.readers(), payload=payload)
+    bench, result = _Bench(cell, module, ledger=cell.ledger), Result()
+    payload, watch = Payload(seed=cell.seed, seat=cell.seat), bench.watch
+    readers = bench.readers() if watch is None else watch.readers
+    observer = Verify(target=bench.target, readers=readers, payload=payload)
     result.checked = observer.checked
-    yield from _guarded(bench, observer, payload, progress, result)
+    yield from _guarded(bench, observer if watch is None else watch.observer(observer), payload, progress, result)
+    result.ledger = {} if watch is None else watch.coverage()
     return result
 
 
@@ -104,12 +112,16 @@ _OWN = __file__.removesuffix("judge.py")
 class _Bench:
     """Fresh objects for one pass: the virtual device, the manager where the target is built on ours, the adapter."""
 
-    def __init__(self, cell: Cell, module: Any) -> None:
+    def __init__(self, cell: Cell, module: Any, *, ledger: bool = False) -> None:
         from staging.backends.sim import SimDevice
 
         self.cell = cell
         self.sim = SimDevice(cell.seed, schedule=cell.params.get("schedule", "late")) if cell.backend == "sim" else None
-        self.target = Target(module, device=cell.device, manager=manager_for(module, cell, self.sim))
+        self.watch = Watch(self.readers(), device=cell.device) if ledger else None
+        manager = manager_for(module, cell, self.sim, watch=self.watch)
+        self.target = Target(module, device=cell.device, manager=manager)
+        if self.watch is not None:
+            self.watch.begin(self.target)
 
     def readers(self, *, stall_us: int | None = None) -> Readers:
         """Readers of the backend's kind."""
@@ -134,15 +146,19 @@ def manager_kind(module: Any) -> Any:
     return staging.DeviceMemoryManager if any(built_on_ours(value) for value in vars(module).values()) else None
 
 
-def manager_for(module: Any, cell: Cell, sim: Any, **keywords: Any) -> Any:
-    """A new default manager on the rig's clock if the module is built on our library, else None."""
+def manager_for(module: Any, cell: Cell, sim: Any, *, watch: Watch | None = None, **keywords: Any) -> Any:
+    """A new default manager on the rig's clock, and under `watch`, if the module is built on our library, else None."""
     import staging
+    from staging import backends
     from staging.backends.sim import SimBackend
 
     kind = manager_kind(module)
     if kind is None:
         return None
-    manager = kind(device=cell.device, backend=SimBackend(sim) if sim is not None else cell.backend, **keywords)
+    backend: Any = SimBackend(sim) if sim is not None else cell.backend
+    if watch is not None:
+        backend = watch.backend(backend if sim is not None else backends.create(cell.backend, cell.device))
+    manager = kind(device=cell.device, backend=backend, **keywords)
     staging.set_default_manager(manager)
     return manager
 

@@ -29,7 +29,8 @@ class Assignment:
     """One cell on one seat. `params` are complete, `seed` is the same on all seats, `backend` is never `auto`.
 
     `baseline` is the target that a timed scenario is compared with, `ratio_min` how often faster than it each case
-    has to be. `shrink_s` is the time for making replays of findings short; 0 = none are made.
+    has to be. `shrink_s` is the time for making replays of findings short; 0 = none are made. `ledger`: a verify pass
+    also keeps account of what happens before what.
     """
 
     id: str
@@ -45,6 +46,7 @@ class Assignment:
     baseline: str | None = None
     ratio_min: dict[str, float] = field(default_factory=dict)
     shrink_s: float = 0.0
+    ledger: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,7 @@ def _cells(config: RunConfig, entry: RunEntry, *, seat: Seat, backends: Sequence
                 baseline=against.get("compare"),
                 ratio_min=dict(entry.ratio_min),
                 shrink_s=config.shrink_s,
+                ledger=config.ledger,
             )
 
 

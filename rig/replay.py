@@ -126,6 +126,7 @@ def _try(failure: Mapping[str, Any], spec: Mapping[str, Any], ops: tuple[Op, ...
         seed=asked["seed"],
         seat=asked["seat"],
         ops=ops,
+        ledger=asked.get("ledger", False),
     )
     overdue = f"no end within timeout_s = {asked['timeout_s']:g}"
     is_main = threading.current_thread() is threading.main_thread()

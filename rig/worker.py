@@ -140,6 +140,7 @@ class Worker:
             device=device_of(backend, self.device),
             seed=assignment["seed"],
             seat=self.seat,
+            ledger=assignment.get("ledger", False),
         )
         if hasattr(registry.load("scenarios", cell.scenario), "CASES"):
             yield from self._bench(cell, assignment, target, body)

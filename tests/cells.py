@@ -41,7 +41,9 @@ def spec(target: str, source: str | None = None) -> dict[str, Any]:
     return {"name": target, "kind": kind, "module": None, "source": source, "path": None, "sha256": None}
 
 
-def judged(scenario: str, target: str, backend: str, *, timed: bool = False, seed: int = 5, **params: Any) -> Judged:
+def judged(
+    scenario: str, target: str, backend: str, *, timed: bool = False, ledger: bool = False, seed: int = 5, **params: Any
+) -> Judged:
     """Run a built-in target, "plain", or plain.py with a fault from targets/faults.py."""
     builtin = target.partition(":")[0] in ("staging", "model", "faulty")
     source = None if builtin else PLAIN if target == "plain" else planted(target)
@@ -52,6 +54,7 @@ def judged(scenario: str, target: str, backend: str, *, timed: bool = False, see
         device=CPU,
         seed=seed,
         seat="s0",
+        ledger=ledger,
     )
     with loaded(spec(target, source), device=CPU) as module:
         return exhausted((measure if timed else verify)(cell, module, progress=Progress()))
