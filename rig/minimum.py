@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -22,16 +22,23 @@ from rig.ops import Op, Step
 from rig.shrink import Shrunk, shrink
 from rig.traits import one_line
 
+_TIME_UP = "the time was up: it may get shorter still"
 OPS_MAX = 100_000  # operations up to a finding; of more it would take too long to find the few that matter
 
 
 def replays(
-    cell: Cell, spec: Mapping[str, Any], found: Sequence[tuple[Finding, int]], *, until_ns: int
+    cell: Cell,
+    spec: Mapping[str, Any],
+    found: Sequence[tuple[Finding, int]],
+    *,
+    until_ns: int,
+    draft: Callable[[dict[str, Any]], None] = lambda body: None,
 ) -> Iterator[dict[str, Any]]:
     """One record body for the first finding of each kind: the operations that show it again, or why there are none.
 
     `found` has each finding with the step in which it was made. Ends soon after `until_ns` of `time.perf_counter_ns`;
-    the kinds share the time that is left. Stops for good if a pass costs the process its device: DeviceLostError.
+    the kinds share the time that is left. `draft` is told each shorter list on the way. Stops for good if a pass costs
+    the process its device: DeviceLostError.
     """
     firsts: dict[str, tuple[Finding, int]] = {}
     for finding, step in found:
@@ -39,7 +46,7 @@ def replays(
     for num_done, (finding, step) in enumerate(firsts.values()):
         now = time.perf_counter_ns()
         share_ns = max(0, until_ns - now) // (len(firsts) - num_done)
-        yield _replay(cell, spec, finding, step, until_ns=now + share_ns)
+        yield _replay(cell, spec, finding, step, until_ns=now + share_ns, draft=draft)
 
 
 def once(cell: Cell, spec: Mapping[str, Any], *, progress: Progress) -> tuple[list[Finding], Result]:
@@ -63,42 +70,37 @@ class DeviceLostError(Exception):
     """A pass cost the process its device."""
 
 
-def _replay(cell: Cell, spec: Mapping[str, Any], finding: Finding, step: int, *, until_ns: int) -> dict[str, Any]:
-    body = {"type": "replay", "kind": finding.kind, "summary": one_line(finding.summary)}
+def without_ops(finding: Finding, note: str, *, num_ops: int | None = None) -> dict[str, Any]:
+    """The body for a finding that no list of operations shows, which says why."""
+    none = {"expected": None, "params": {}, "ops": None, "num_ops": {"before": num_ops, "after": None}, "note": note}
+    return {"type": "replay", "kind": finding.kind, "summary": one_line(finding.summary)} | none
+
+
+def _replay(
+    cell: Cell,
+    spec: Mapping[str, Any],
+    finding: Finding,
+    step: int,
+    *,
+    until_ns: int,
+    draft: Callable[[dict[str, Any]], None],
+) -> dict[str, Any]:
     ops = _driven(cell, step)
     if len(ops) > OPS_MAX:
-        return body | _none(f"not shrunk: it took more than {OPS_MAX:,} operations to find", num_ops=None)
+        return without_ops(finding, f"not shrunk: it took more than {OPS_MAX:,} operations to find")
     for one in _cells(cell):
-        judge = _Judge(one, spec, finding, until_ns=until_ns)
+        judge = _Judge(one, spec, finding, until_ns=until_ns, num_ops=len(ops), draft=draft)
         shrunk = shrink(ops, shows=judge.shows, deadline_ns=until_ns, clock_ns=time.perf_counter_ns)
         if shrunk.ops is not None:
-            break
-    if shrunk.ops is None or judge.shown is None:
-        return body | _none(_why(shrunk), num_ops=len(ops))
-    shown = judge.shown
-    return body | {
-        "expected": {
-            "kind": shown.kind,
-            "tensor": shown.tensor,
-            "summary": one_line(shown.summary),
-            "first": shown.first,
-        },
-        "params": dict(judge.cell.params),
-        "ops": [op.to_dict() for op in shrunk.ops],
-        "num_ops": {"before": len(ops), "after": len(shrunk.ops)},
-        "note": "" if shrunk.is_least else "the time was up: it may get shorter still",
-    }
+            return judge.body(shrunk.ops, note="" if shrunk.is_least else _TIME_UP)
+    return without_ops(finding, _why(shrunk, is_late=judge.is_late), num_ops=len(ops))
 
 
-def _none(note: str, *, num_ops: int | None) -> dict[str, Any]:
-    return {"expected": None, "params": {}, "ops": None, "num_ops": {"before": num_ops, "after": None}, "note": note}
-
-
-def _why(shrunk: Shrunk) -> str:
+def _why(shrunk: Shrunk, *, is_late: bool) -> str:
     if not shrunk.num_tries:
         return "not shrunk: no time was left"
     tries = f"not reproduced in {shrunk.num_tries} {'try' if shrunk.num_tries == 1 else 'tries'}"
-    return tries if shrunk.is_least else f"{tries}, then the time was up"
+    return tries if shrunk.is_least and not is_late else f"{tries}, then the time was up"
 
 
 def _cells(cell: Cell) -> Iterator[Cell]:
@@ -123,33 +125,66 @@ def _until(stream: Iterator[Op], step: int) -> Iterator[Op]:
 
 
 class _Judge:
-    """Whether a list of operations shows a finding; `shown` is how it showed last. On a GPU, whose schedule is not the
+    """Whether a list of operations shows a finding; each that does is a draft. On a GPU, whose schedule is not the
     rig's, it has to do so twice.
     """
 
-    def __init__(self, cell: Cell, spec: Mapping[str, Any], finding: Finding, *, until_ns: int) -> None:
-        self.cell, self._spec, self._finding, self._until_ns = cell, spec, finding, until_ns
+    def __init__(
+        self,
+        cell: Cell,
+        spec: Mapping[str, Any],
+        finding: Finding,
+        *,
+        until_ns: int,
+        num_ops: int,
+        draft: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._cell, self._spec, self._finding, self._until_ns = cell, spec, finding, until_ns
+        self._num_ops, self._draft = num_ops, draft
         self._num_passes = 1 if cell.device.type == "cpu" else 2
-        self.shown: Finding | None = None
+        self._shown = finding
+        self.is_late = False  # a pass was cut off by the time
 
     def shows(self, ops: Ops) -> bool:
         """Perform them."""
         shown = [self._pass(ops) for _ in range(self._num_passes)]
-        if None in shown:
+        if shown[-1] is None or None in shown:
             return False
-        self.shown = shown[-1]
+        self._shown = shown[-1]
+        self._draft(self.body(ops, note=_TIME_UP))
         return True
+
+    def body(self, ops: Ops, *, note: str) -> dict[str, Any]:
+        """The record for a list that shows it, with the finding as it showed last."""
+        shown = self._shown
+        expected = {
+            "kind": shown.kind,
+            "tensor": shown.tensor,
+            "summary": one_line(shown.summary),
+            "first": shown.first,
+        }
+        return {
+            "type": "replay",
+            "kind": self._finding.kind,
+            "summary": one_line(self._finding.summary),
+            "expected": expected,
+            "params": dict(self._cell.params),
+            "ops": [op.to_dict() for op in ops],
+            "num_ops": {"before": self._num_ops, "after": len(ops)},
+            "note": note,
+        }
 
     def _pass(self, ops: Ops) -> Finding | None:
         progress = Progress(deadline_ns=self._until_ns)
         try:
-            found, result = once(replace(self.cell, ops=ops), self._spec, progress=progress)
+            found, result = once(replace(self._cell, ops=ops), self._spec, progress=progress)
         except ImportFailedError:  # it was imported before, so that is another matter: nothing is shown
             return None
-        if self.cell.device.type != "cpu":
+        if self._cell.device.type != "cpu":
             gc.collect()  # what is in cycles would keep device memory
         if result.device_lost:
             raise DeviceLostError
+        self.is_late = self.is_late or result.hang is not None
         like = self._finding
         return next((f for f in found if is_like(f, kind=like.kind, tensor=like.tensor)), None)
 

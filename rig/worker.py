@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from rig import controls, minimum, registry
+from rig.apart import Apart
 from rig.bench import Benched, bench
 from rig.body import Body, not_imported
 from rig.cause import Finding
@@ -30,12 +31,12 @@ T = TypeVar("T", Result, Benched, Searched)
 
 class Worker:
     """One seat in this process. `device` is "cpu" or "cuda:N", N within the visible devices; `seed` is the run's, which
-    every assignment's seed comes from.
+    every assignment's seed comes from. `apart`: what foreign targets did is shrunk in a process of its own.
 
     One thread calls it; `progress` may be called from another. Everything it yields is made of builtins.
     """
 
-    def __init__(self, *, seat: str, device: str, seed: int) -> None:
+    def __init__(self, *, seat: str, device: str, seed: int, apart: bool = True) -> None:
         self.seat, self.device, self.seed = seat, device, seed
         self._progress = Progress()
         self._proofs: dict[str, str | None] = {}
@@ -43,6 +44,7 @@ class Worker:
         self._guest: str | None = None  # the target whose code ran last, if it is not the rig's own
         self._unfit: str | None = None  # why this process can judge nothing any more
         self._unbind: Callable[[], None] = lambda: None
+        self._apart = Apart(device=device, seed=seed) if apart else None
         if device == "cpu":
             os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a target defines its kernels
             self._unbind = bound_memory()
@@ -117,7 +119,9 @@ class Worker:
         return {"assignment": progress.assignment, "step": progress.step}
 
     def close(self) -> None:
-        """Nothing outlives an assignment but the bound on memory; the device's memory goes with the process."""
+        """Nothing outlives an assignment but the bound on memory and the process apart."""
+        if self._apart is not None:
+            self._apart.close()
         self._unbind()
 
     def _judge(self, assignment: Mapping[str, Any], target: Mapping[str, Any], body: Body) -> Iterator[Finding]:
@@ -176,7 +180,11 @@ class Worker:
         yield {"type": "shrinking", "kinds": sorted({finding.kind for finding, _ in found})}
         until_ns = min(latest_ns, time.perf_counter_ns() + int(shrink_s * 1e9))
         try:
-            for replay in minimum.replays(body.driven, target, found, until_ns=until_ns):
+            if self._apart is not None and _is_foreign(target):
+                bodies = self._apart.replays(body.driven, target, found, seconds=shrink_s, latest_ns=latest_ns)
+            else:
+                bodies = minimum.replays(body.driven, target, found, until_ns=until_ns)
+            for replay in bodies:
                 body.replayed(replay)
                 yield replay
         except minimum.DeviceLostError:

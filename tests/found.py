@@ -20,22 +20,25 @@ def rig(*arguments):
     return int(end.value.code or 0)
 
 
-def judged(target, scenario, backend="sim", *, shrink_s=60.0, **params):
+def judged(target, scenario, backend="sim", *, shrink_s=60.0, apart=False, **params):
     """The records of a run with one assignment."""
     given = defaults(scenario) | {"num_steps": 30} | params
     cell = f"{scenario}:{target['name']}:{backend}:"
     one = planned(cell=cell, scenario=scenario, target=target["name"], backend=backend, params=given, seed=3)
     one |= {"timeout_s": 120.0, "shrink_s": shrink_s}
     tale = Tale([one], targets={target["name"]: target}, versions={"staging-rig": "0.1.0"})
-    for body in Worker(seat="s0", device="cpu", seed=7).run(one, target):
+    worker = Worker(seat="s0", device="cpu", seed=7, apart=apart)
+    for body in worker.run(one, target):
         told = {"assignment": one["id"], "seat": "s0", "incarnation": "inc"}
         tale.add(one["id"], "inc", json.loads(json.dumps(body)) | told)
+    worker.close()
     return tale.ends()
 
 
 def written(folder, records):
     """Their files, as (path, contents), and the report."""
     report = digest(records)
+    folder.mkdir(exist_ok=True)
     failures.write(report, records, folder)
     return report, [(folder / f["replay"], failures.read(str(folder / f["replay"]))) for f in report["findings"]]
 

@@ -119,7 +119,7 @@ def test_a_finding_arrives_before_shrinking_begins(monkeypatch):
 
     monkeypatch.setattr(minimum, "replays", dies)
     one = planned(scenario="slot_reuse", params=defaults("slot_reuse"), seed=3, shrink_s=5.0)
-    shell = Shell(Worker(seat="s0", device="cpu", seed=7), run="r", seat="s0", incarnation="i")
+    shell = Shell(Worker(seat="s0", device="cpu", seed=7, apart=False), run="r", seat="s0", incarnation="i")
     batches = shell.run(one, spec("t", planted("one_step_early")))
     assert {record["type"] for record in next(batches)} == {"finding", "shrinking"}
     with pytest.raises(SystemExit):
@@ -131,7 +131,7 @@ def test_a_lost_device_ends_shrinking(tmp_path):
     raises += "        MARK.touch()\n"
     source = planted("wrong_dtype").replace("        self._current = 0\n", f"        self._current = 0\n{raises}")
     source = f"import pathlib\nMARK = pathlib.Path({str(tmp_path / 'mark')!r})\n" + source
-    worker = Worker(seat="s0", device="cpu", seed=7)
+    worker = Worker(seat="s0", device="cpu", seed=7, apart=False)
     params = defaults("slot_reuse") | {"num_steps": 3, "num_pools": 1, "num_backed": 0}
     one = planned(scenario="slot_reuse", params=params, seed=3, shrink_s=30.0)
     bodies = list(worker.run(one, spec("t", source)))
