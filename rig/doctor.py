@@ -137,6 +137,8 @@ def _memory(facts: Facts) -> Iterator[Advice]:
         if kind == "pinned":
             if state not in ("live", "untried") and one["device"] not in broken:
                 yield Advice("problem", what, _remedy(facts, kind, state, reason))
+        elif kind == "unpinned" and state in ("hang", "crash", "failed"):
+            yield Advice("note", what, "let nothing map ordinary memory here; ours never does")
         elif state in ("hang", "crash", "failed"):
             yield Advice("problem", what, _remedy(facts, kind, state, reason))
         elif state == "stale":

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
-MEMORY_KINDS = ("pinned", "unpinned", "registered")  # in the order to try them: an error of the last stays with CUDA
+MEMORY_KINDS = ("pinned", "registered", "unpinned")  # in the order to try them: the last may hang, or break CUDA
 _PACKAGES = ("torch", "numpy", "triton", "ray")
 _CONTAINERS = ("docker", "kubepods", "containerd", "lxc", "podman")
 T = TypeVar("T")

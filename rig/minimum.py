@@ -23,6 +23,7 @@ from rig.shrink import Shrunk, shrink
 from rig.traits import one_line
 
 _TIME_UP = "the time was up: it may get shorter still"
+_STALL_US = 10_000  # of the few steps of a replay
 OPS_MAX = 100_000  # operations up to a finding; of more it would take too long to find the few that matter
 
 
@@ -104,11 +105,13 @@ def _why(shrunk: Shrunk, *, is_late: bool) -> str:
 
 
 def _cells(cell: Cell) -> Iterator[Cell]:
-    """The cell, after one whose virtual device runs everything as late as it can: if that shows the finding too, no
-    operation is needed only because it moves the dice.
+    """The cell, after one whose device runs everything as late as it can, where no operation is needed only because it
+    moves the dice. A GPU's readers wait behind a stall that no hiccup of the host outlasts.
     """
     if cell.backend == "sim" and cell.params.get("schedule", "late") != "late":
         yield replace(cell, params={**cell.params, "schedule": "late"})
+    if cell.device.type == "cuda" and 0 < cell.params.get("stall_us", 0) < _STALL_US:
+        yield replace(cell, params={**cell.params, "stall_us": _STALL_US})
     yield cell
 
 

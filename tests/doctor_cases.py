@@ -117,7 +117,7 @@ PROBLEMS = [
     (S, {"backends.cuda_uva": NOT_PINNED}, "not pinned -> whether the VM or container may pin memory"),
     (S, {"backends.cuda_uva": ("failed", "odd")}, "cuda_uva failed on gpu 0: odd -> nvidia-smi"),
     (S, {"memory.pinned": ("stale", STALE)}, "pinned memory on gpu 0: stale: the device read -> not live here"),
-    (S, {"memory.unpinned": CRASHED}, "unpinned memory on gpu 0: crash -> rig.prove /dev/stdout unpinned"),
+    (S, {"memory.registered": CRASHED}, "registered memory on gpu 0: crash -> rig.prove /dev/stdout registered"),
     (S, {"software.triton": None}, "Triton is not installed -> pip install triton"),
     (L, {"software.ray": None}, "Ray is not installed -> rig run --local"),
     (L, {"software.ray": "2.6.0"}, "Ray 2.6.0 is installed -> ray[default]==2.60.*", {"software.ray": "2.60.9"}),
@@ -125,6 +125,7 @@ PROBLEMS = [
 NOTES = [
     (S, {"gpus": [UNSEEN], **NAMED}, "CUDA_VISIBLE_DEVICES is '1' -> unset it", NAMED),
     (S, {"memory.registered": ("stale", STALE)}, "registered memory on gpu 0: stale -> map no registered memory here"),
+    (S, {"memory.unpinned": HUNG}, "unpinned memory on gpu 0: hang -> map ordinary memory"),
     (S, {"memory.unpinned": ("stale", STALE)}, "unpinned -> pin it instead", {"memory.unpinned": ("live", "x")}),
     (S, {"memory.registered": OFF}, "(801) -> pin_memory=True"),
     (S, {"driver.confidential_computing": "on"}, "confidential computing is on -> trust only what is proved"),

@@ -74,8 +74,8 @@ def test_a_faulty_module_fails(fault, scenario, kind):
 @pytest.mark.parametrize("backend", ["sim", "cpu"])
 def test_a_gpu_seat_does_not_judge_foreign_targets_on_the_host(backend):
     worker = Worker(seat="s0", device="cuda:0", seed=7)
-    assert "judges foreign targets on CPU seats" in worker._unsuited(backend, spec("plain", PLAIN_GPU))
-    assert worker._unsuited(backend, spec("staging")) is None
+    assert "judges foreign targets on CPU seats" in worker.unsuited(backend, spec("plain", PLAIN_GPU))
+    assert worker.unsuited(backend, spec("staging")) is None
 
 
 class _Array:

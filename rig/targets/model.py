@@ -13,7 +13,7 @@ import torch
 SUMMARY = "fresh memory for every publish; slow and always right, the clean twin of the controls"
 
 Size = int | tuple[int, ...]
-_STEPS_MAX = 128  # more than may be in flight
+_DEPTH = 2  # where none is given
 
 
 def load(*, fault: str | None, device: torch.device) -> Any:
@@ -78,7 +78,7 @@ class UvaBackedTensor(UvaBuffer):
     def __init__(self, size: Size, dtype: torch.dtype, max_concurrency: int | None = None) -> None:
         super().__init__(size, dtype)
         self.gpu = self.fresh(self.cpu, dtype)
-        self._earlier: deque[torch.Tensor] = deque(maxlen=_STEPS_MAX)
+        self._earlier: deque[torch.Tensor] = deque(maxlen=max_concurrency or _DEPTH)
 
     def copy_to_uva(self, n: int | None = None) -> torch.Tensor:
         self._earlier.append(self.gpu)
