@@ -22,13 +22,17 @@ _SAMPLE_MAX = 512  # wrong elements looked at per read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is wrong, as rig.md's findings[] has it (the assignment's id is added by the worker)."""
+    """One thing that is wrong, as rig.md's findings[] has it (the assignment's id is added by the worker).
+
+    `alone`: the parameters that run just the schedule under which it showed, where the cell asks for several.
+    """
 
     kind: str
     summary: str
     tensor: str | None = None
     first: dict[str, Any] | None = None
     overwriter: dict[str, Any] | None = None
+    alone: dict[str, Any] | None = None
 
     def body(self, assignment: str) -> dict[str, Any]:
         """The record's body, builtins only."""

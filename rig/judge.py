@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+import time
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,10 +18,14 @@ from rig.ledger_observer import Watch
 from rig.measure import Measure
 from rig.ops import Op
 from rig.readers import AtOnce, Late, Readers
+from rig.schedules import Schedules
 from rig.target import MissingNameError, NeedsGpuError, Target, TargetRaisedError
 from rig.traits import built_on_ours, is_device_error, is_interrupt, one_line, optional
 from rig.verify import Checked, Verify
 from rig.words import Payload
+
+if TYPE_CHECKING:
+    from staging.backends.sim import SimDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,26 +64,51 @@ class Result:
     checked: Checked = field(default_factory=Checked)
     measure: Measure | None = None
     ledger: dict[str, int] = field(default_factory=dict)
+    histories: list[str] = field(default_factory=list)  # a digest of the virtual device's, of each of several schedules
+
+    def add(self, other: Result) -> None:
+        """Count a further pass in; what ended that one is what ended all."""
+        self.skip, self.note, self.hang = other.skip, other.note, other.hang
+        self.device_lost |= other.device_lost
+        self.checked.nbytes += other.checked.nbytes
+        self.checked.wrong.update(other.checked.wrong)
+        self.checked.counts.update(other.checked.counts)
+        self.ledger = {key: self.ledger.get(key, 0) + n for key, n in other.ledger.items()}
 
 
 Pass = Generator[Finding, None, Result]
 
 
 def verify(cell: Cell, module: Any, *, progress: Progress) -> Pass:
-    """One checked pass: yields findings, returns the result."""
-    bench, result = _Bench(cell, module, ledger=cell.ledger), Result()
-    payload, watch = Payload(seed=cell.seed, seat=cell.seat), bench.watch
-    readers = bench.readers() if watch is None else watch.readers
-    observer = Verify(target=bench.target, readers=readers, payload=payload)
-    result.checked = observer.checked
-    yield from _guarded(bench, observer if watch is None else watch.observer(observer), payload, progress, result)
-    result.ledger = {} if watch is None else watch.coverage()
-    return result
+    """One checked pass, on sim one under each schedule that the cell asks for: yields findings, returns the result.
+
+    The first schedule that shows anything is the last one: what it found would mostly be found again.
+    """
+    if cell.backend != "sim":
+        result = Result()
+        yield from _checked(cell, module, None, progress, result)
+        return result
+    total, schedules = Result(), Schedules(cell.params, seed=cell.seed, stream=cell.stream)
+    goes_on = True
+    while goes_on:
+        result, is_clean = Result(), True
+        for finding in _checked(cell, module, schedules.begin(), progress, result):
+            is_clean = False
+            yield schedules.named(finding)
+        total.add(result)
+        goes_on = schedules.end(is_clean=is_clean and not (result.skip or result.note or result.hang))
+        if goes_on and progress.deadline_ns is not None and time.perf_counter_ns() > progress.deadline_ns:
+            total.hang, goes_on = f"the time was up after {schedules.num_done} of {schedules.num} schedules", False
+    total.skip, total.note = schedules.misfit or total.skip, total.note or schedules.rest()
+    total.checked.counts.update(schedules.coverage())
+    total.histories = schedules.histories
+    return total
 
 
 def measure(cell: Cell, module: Any, *, progress: Progress) -> Pass:
     """One timed pass of the same stream with fresh objects: yields what made it fail, returns the result."""
-    bench, result = _Bench(cell, module), Result()
+    sim = Schedules(cell.params, seed=cell.seed, stream=cell.stream).begin() if cell.backend == "sim" else None
+    bench, result = _Bench(cell, module, sim), Result()
     payload = Payload(seed=cell.seed, seat=cell.seat)
     result.measure = Measure(
         target=bench.target, readers=bench.readers(stall_us=0) if cell.device.type == "cuda" else None
@@ -109,14 +139,24 @@ def raised(error: BaseException, doing: str) -> Finding:
 _OWN = __file__.removesuffix("judge.py")
 
 
+def _checked(
+    cell: Cell, module: Any, sim: SimDevice | None, progress: Progress, result: Result
+) -> Generator[Finding, None, None]:
+    """One checked pass with fresh objects; fills in `result`."""
+    bench = _Bench(cell, module, sim, ledger=cell.ledger)
+    payload, watch = Payload(seed=cell.seed, seat=cell.seat), bench.watch
+    readers = bench.readers() if watch is None else watch.readers
+    observer = Verify(target=bench.target, readers=readers, payload=payload)
+    result.checked = observer.checked
+    yield from _guarded(bench, observer if watch is None else watch.observer(observer), payload, progress, result)
+    result.ledger = {} if watch is None else watch.coverage()
+
+
 class _Bench:
-    """Fresh objects for one pass: the virtual device, the manager where the target is built on ours, the adapter."""
+    """Fresh objects for one pass: the manager where the target is built on ours, the adapter."""
 
-    def __init__(self, cell: Cell, module: Any, *, ledger: bool = False) -> None:
-        from staging.backends.sim import SimDevice
-
-        self.cell = cell
-        self.sim = SimDevice(cell.seed, schedule=cell.params.get("schedule", "late")) if cell.backend == "sim" else None
+    def __init__(self, cell: Cell, module: Any, sim: SimDevice | None, *, ledger: bool = False) -> None:
+        self.cell, self.sim = cell, sim
         self.watch = Watch(self.readers(), device=cell.device) if ledger else None
         manager = manager_for(module, cell, self.sim, watch=self.watch)
         self.target = Target(module, device=cell.device, manager=manager)

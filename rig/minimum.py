@@ -24,6 +24,7 @@ from rig.traits import one_line
 
 _TIME_UP = "the time was up: it may get shorter still"
 _STALL_US = 10_000  # of the few steps of a replay
+_SCHEDULES = 20  # that are tried for one list of operations
 OPS_MAX = 100_000  # operations up to a finding; of more it would take too long to find the few that matter
 
 
@@ -89,7 +90,7 @@ def _replay(
     ops = _driven(cell, step)
     if len(ops) > OPS_MAX:
         return without_ops(finding, f"not shrunk: it took more than {OPS_MAX:,} operations to find")
-    for one in _cells(cell):
+    for one in _cells(cell, finding):
         judge = _Judge(one, spec, finding, until_ns=until_ns, num_ops=len(ops), draft=draft)
         shrunk = shrink(ops, shows=judge.shows, deadline_ns=until_ns, clock_ns=time.perf_counter_ns)
         if shrunk.ops is not None:
@@ -104,14 +105,22 @@ def _why(shrunk: Shrunk, *, is_late: bool) -> str:
     return tries if shrunk.is_least and not is_late else f"{tries}, then the time was up"
 
 
-def _cells(cell: Cell) -> Iterator[Cell]:
+def _cells(cell: Cell, finding: Finding) -> Iterator[Cell]:
     """The cell, after one whose device runs everything as late as it can, where no operation is needed only because it
     moves the dice. A GPU's readers wait behind a stall that no hiccup of the host outlasts.
+
+    Of a cell of several schedules a few are tried for each list, from the one that showed the finding on, since a
+    shorter list meets the same dice elsewhere; at last only that one. The choices of an exhaustive one fit no other
+    list, so there it is the first few.
     """
     if cell.backend == "sim" and cell.params.get("schedule", "late") != "late":
-        yield replace(cell, params={**cell.params, "schedule": "late"})
+        yield replace(cell, params={**cell.params, "schedule": "late", "schedules": 1})
     if cell.device.type == "cuda" and 0 < cell.params.get("stall_us", 0) < _STALL_US:
         yield replace(cell, params={**cell.params, "stall_us": _STALL_US})
+    if finding.alone is not None:
+        alone = {**cell.params, **finding.alone}
+        yield replace(cell, params={**alone, "schedules": _SCHEDULES, "choices": ""})
+        cell = replace(cell, params=alone)
     yield cell
 
 
@@ -171,7 +180,7 @@ class _Judge:
             "kind": self._finding.kind,
             "summary": one_line(self._finding.summary),
             "expected": expected,
-            "params": dict(self._cell.params),
+            "params": {**self._cell.params, **(shown.alone or {})},
             "ops": [op.to_dict() for op in ops],
             "num_ops": {"before": self._num_ops, "after": len(ops)},
             "note": note,

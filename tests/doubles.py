@@ -100,7 +100,7 @@ class ToldCrew:
 def planned(seat: str = "s0", *, cell: str = CELL, mode: str = "verify", **more: Any) -> dict[str, Any]:
     """A planned assignment."""
     about = {"scenario": "slot_reuse", "target": "staging", "backend": "sim", "mode": mode, "params": {"depth": 2}}
-    about |= {"baseline": None, "ratio_min": {}, "shrink_s": 0.0}
+    about |= {"baseline": None, "ratio_min": {}, "shrink_s": 0.0, "ledger": False}
     return {"id": f"{cell}@{seat}", "seat": seat, "seed": 1, "timeout_s": 10.0, "limits": {}} | about | more
 
 

@@ -13,7 +13,18 @@ PACE: dict[str, Param] = {
         2, "int", 1, 64, help="steps whose readers may be queued; step N is published when those of N - k are done"
     ),
     "num_steps": Param(200, "int", 1, 10_000_000),
-    "schedule": Param("late", "str", choices=("late", "random"), help="sim: when queued work runs"),
+    "schedule": Param(
+        "late", "str", choices=("late", "random", "pct", "exhaustive"), help="sim: when queued work runs"
+    ),
+    "schedules": Param(
+        1, "int", 1, 100_000, help="sim: how many are tried, each on fresh objects; exhaustive: at most"
+    ),
+    "schedule_first": Param(
+        0, "int", 0, 1_000_000_000, help="the number of the first one, from which its seed follows"
+    ),
+    "choices": Param(
+        "", "str", help="exhaustive: what the first one begins with, as a finding or a bounded run says it"
+    ),
     "stall_us": Param(1000, "int", 0, 1_000_000, help="CUDA: what the readers of a step wait behind"),
     "streams": Param(1, "int", 1, 2, help="2 = every other reader runs on a side stream"),
     "scope": Param(

@@ -1,20 +1,19 @@
-"""A virtual accelerator: streams run queued work late, over host memory, in one thread and by one seed.
+"""A virtual accelerator: streams run queued work late, over host memory, in one thread and by one schedule.
 
-Nothing runs when it is queued. Work runs at *scheduling points* (each call that queues something, and
-`advance()`) and while the host waits for a fence, in an order drawn from the seed that keeps each stream's
-own order. The same seed and the same calls give the same history, so a race is found again every time.
-Work can be captured as a graph, which what a device cannot record ruins, as on a real one.
+Work runs at *scheduling points* (after each call that queues something, and at `advance()`) and while the host waits
+for a fence, as the schedule has it, which keeps each stream's own order; `_schedules` says which schedule is for what.
+The same seed and the same calls give the same history, so a race is found again every time. Work can be captured as a
+graph, which what a device cannot record ruins, as on a real one.
 """
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-Schedule = Literal["random", "late"]
+from staging.backends._schedules import Late, Random, Schedule
 
 
 class SimStream:
@@ -42,12 +41,12 @@ class SimStream:
 class SimFence:
     """Done when everything that was queued on its stream before it has run."""
 
-    __slots__ = ("_count", "_device", "_stream")
+    __slots__ = ("_device", "_stream", "count")
 
     def __init__(self, device: SimDevice, stream: SimStream) -> None:
         self._device = device
         self._stream = stream
-        self._count = stream.num_queued
+        self.count = stream.num_queued
 
     @property
     def stream(self) -> str:
@@ -55,10 +54,11 @@ class SimFence:
 
     def done(self) -> bool:
         self._device.forbid("the query of a fence")
-        return self._stream.num_run >= self._count
+        return self._stream.num_run >= self.count
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Run queued work in seeded order until done. Virtual time needs no limit: False means a deadlock."""
+        """Run queued work by the schedule until done. Virtual time needs no limit: False means a deadlock."""
+        self._device.tell("wait", self)
         while not self.done():
             if not self._device.run_one():
                 return False
@@ -82,15 +82,28 @@ class SimGraph:
 class SimDevice:
     """Streams over host memory. One thread drives it; it has no clock but the calls made on it.
 
-    `schedule="random"` lets queued work run at scheduling points with the seed's coin; `"late"` runs it only
-    when a fence is waited for, the worst case for whoever reuses memory too early.
+    `schedule` is one of its own, fresh, or the name of a simple one that follows from `seed`: `"random"` lets queued
+    work run at scheduling points with the seed's coin; `"late"` runs it only when a fence is waited for, the worst case
+    for whoever reuses memory too early.
+
+    `listener` hears the history, a line an event. Calls of the host are `queue STREAM N` (its N-th work), `order STREAM
+    N OTHER M` (its N-th only waits for the other's M-th), `fence STREAM N`, `wait STREAM N`, `point` and `synchronize`;
+    `run STREAM N` is work of the device, between two of them.
     """
 
-    def __init__(self, seed: int = 0, *, schedule: Schedule = "random") -> None:
-        if schedule not in ("random", "late"):
-            raise ValueError(f"schedule={schedule!r}: choose 'random' or 'late'")
-        self.schedule = schedule
-        self._random = random.Random(seed)
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        schedule: Schedule | Literal["random", "late"] = "random",
+        listener: Callable[[str], object] | None = None,
+    ) -> None:
+        if isinstance(schedule, str):
+            if schedule not in _SIMPLE:
+                raise ValueError(f"schedule={schedule!r}: choose 'random' or 'late', or pass a Schedule")
+            schedule = _SIMPLE[schedule](seed)
+        self.schedule: Schedule = schedule
+        self._listener = listener
         self._streams: dict[str, SimStream] = {}
         self._current = self.stream("main")
         self._graph: SimGraph | None = None  # that is being captured
@@ -153,17 +166,19 @@ class SimDevice:
     def record(self, stream: SimStream | None = None) -> SimFence:
         """The completion of all work queued so far on `stream` (default: current)."""
         self.forbid("a fence")
-        return SimFence(self, stream or self._current)
+        fence = SimFence(self, stream or self._current)
+        self.tell("fence", fence)
+        return fence
 
     def advance(self) -> None:
-        """A scheduling point: under the random schedule, each next piece of work runs by a coin's toss."""
-        if self.schedule == "random" and self._graph is None:
-            while self._random.random() < 0.4 and self.run_one():
-                pass
+        """A scheduling point: the schedule may let queued work run, any number of pieces."""
+        self.tell("point")
+        self._point()
 
     def synchronize(self) -> None:
         """Run everything; raises RuntimeError where streams wait for one another in a ring."""
         self.forbid("a synchronization")
+        self.tell("synchronize")
         while self.run_one():
             pass
         stuck = [stream.name for stream in self._streams.values() if stream.queue]
@@ -171,20 +186,46 @@ class SimDevice:
             raise RuntimeError(f"deadlock: streams {stuck} wait for fences that can never be done")
 
     def run_one(self) -> bool:
-        """Run the head of one runnable stream, drawn by the seed; False where none can run."""
-        ready = [stream for stream in self._streams.values() if stream.runnable()]
-        if not ready:
-            return False
-        stream = ready[0] if len(ready) == 1 else self._random.choice(ready)
-        work = stream.queue.popleft()
-        stream.num_run += 1
-        if not isinstance(work, SimFence):
-            work()
-        return True
+        """Run the head of one runnable stream, since the host waits; False where none can run."""
+        ready = self._ready()
+        return bool(ready) and self._run(self.schedule.choose(ready, host_waits=True))
+
+    def tell(self, event: str, *fences: SimFence) -> None:
+        """Add a line to the history: what happened, and the streams and numbers of the work it is about."""
+        if self._listener is not None:
+            self._listener(" ".join([event, *(f"{fence.stream} {fence.count}" for fence in fences)]))
 
     def _append(self, stream: SimStream, work: Callable[[], None] | SimFence) -> SimFence:
         stream.queue.append(work)
         stream.num_queued += 1
         fence = SimFence(self, stream)
-        self.advance()
+        if isinstance(work, SimFence):
+            self.tell("order", fence, work)
+        else:
+            self.tell("queue", fence)
+        self._point()
         return fence
+
+    def _point(self) -> None:
+        if self._graph is None:
+            while self._run(self.schedule.choose(self._ready(), host_waits=False)):
+                pass
+
+    def _ready(self) -> list[str]:
+        return [name for name, stream in self._streams.items() if stream.runnable()]
+
+    def _run(self, name: str | None) -> bool:
+        """Run the head of a stream's queue; False without a stream: the host goes on."""
+        if name is None:
+            return False
+        stream = self._streams[name]
+        work = stream.queue.popleft()
+        stream.num_run += 1
+        if self._listener is not None:
+            self._listener(f"run {name} {stream.num_run}")
+        if not isinstance(work, SimFence):
+            work()
+        return True
+
+
+_SIMPLE: dict[str, Callable[[int], Schedule]] = {"late": Late, "random": Random}

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 
 from staging.backend import Backend, Block, Probe
-from staging.backends._sim_device import Schedule, SimDevice, SimFence, SimGraph, SimStream
+from staging.backends._schedules import Exhaustive, Late, Pct, Random, Schedule
+from staging.backends._sim_device import SimDevice, SimFence, SimGraph, SimStream
 from staging.elements import ElementWrites, packed_in, scatter_elements
 from staging.fence import Fence
 from staging.packing import PackedWrites, scatter
 
-__all__ = ["Schedule", "SimBackend", "SimDevice", "SimFence", "SimGraph", "SimStream", "create"]
+__all__ = ["Exhaustive", "Late", "Pct", "Random", "Schedule"]
+__all__ += ["SimBackend", "SimDevice", "SimFence", "SimGraph", "SimStream", "create"]
 
 
 class SimBackend(Backend):
@@ -87,7 +89,7 @@ class SimBackend(Backend):
         return self.sim.is_capturing(stream)
 
     def note(self) -> str:
-        return f"virtual accelerator, schedule {self.sim.schedule}"
+        return f"virtual accelerator, schedule {self.sim.schedule.name}"
 
 
 def create(device: torch.device) -> SimBackend:
