@@ -8,6 +8,7 @@ from typing import Any
 from rig.bench import Benched
 from rig.cause import Finding
 from rig.evidence import sentence
+from rig.incident import Proved
 from rig.judge import Cell, Result, raised
 from rig.loading import ImportFailedError
 from rig.search import Searched
@@ -45,6 +46,11 @@ class Body:
         self.latency, self.comparison = result.latency, result.comparison
         self._note(result)
 
+    def proved(self, result: Proved) -> None:
+        """The reason keeps what an incident was caught as."""
+        self.checked_words, self.coverage, self.driven = result.checked_words, result.coverage, result.driven
+        self._note(result)
+
     def searched(self, result: Searched) -> None:
         """PASS where a depth was found, FAIL where none is enough; what was seen is evidence, not findings."""
         self.search = {"depth": result.depth, "evidence": result.evidence}
@@ -62,7 +68,7 @@ class Body:
         if replay["ops"] is None:
             self.reason = "; ".join(filter(None, [self.reason, f"{replay['kind']}: {replay['note']}"]))
 
-    def _note(self, result: Result | Benched | Searched) -> None:
+    def _note(self, result: Result | Benched | Searched | Proved) -> None:
         if result.skip is not None:
             self.skip(result.skip)
         elif result.hang is not None:

@@ -219,3 +219,52 @@ def registered(host: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         cudart.cudaHostUnregister(host.data_ptr())
+
+
+def captured(device: torch.device, work: Callable[[], Any]) -> Callable[[], None]:
+    """Capture `work` as a CUDA graph; calling the result replays it, on the current stream, and waits."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.device(device):
+        warm_up = torch.cuda.Stream()
+        warm_up.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warm_up):
+            work()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            work()
+
+    def replay() -> None:
+        with torch.cuda.device(device):
+            graph.replay()
+            torch.cuda.synchronize()
+
+    return replay
+
+
+def seen_late(
+    device: torch.device, make: Callable[[], torch.Tensor], then: Callable[[], None], *, stall_us: float = 20_000
+) -> torch.Tensor:
+    """What a reader on a side stream sees of a tensor that is let go of once the reader is queued; `then` runs on the
+    current stream before it."""
+    with torch.cuda.device(device):
+        tensor, side = make(), torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(int(stall_us * cycles_per_us(device)))
+            seen = torch.bitwise_or(tensor, 0)
+        del tensor
+        then()
+        torch.cuda.synchronize()
+        return seen.cpu()
+
+
+def free_nbytes(device: torch.device) -> int:
+    """Bytes of device memory that are free, or cached by torch."""
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + cached
+
+
+def num_pinned_allocations() -> int:
+    """How often this process was given pinned memory by torch, or where that is not counted, torch by the driver."""
+    stats = torch.cuda.host_memory_stats()
+    return int(stats.get("active_requests.allocated", stats.get("num_host_alloc", 0)))

@@ -14,9 +14,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from rig import ops
+from rig.calls import Calls
 from rig.cause import Finding
+from rig.overdue import OverdueError, place
 from rig.target import MissingNameError, NeedsGpuError, Target, TargetRaisedError
-from rig.threads import Threads
 from rig.traits import is_interrupt
 from rig.words import Bits, Form, Mark, Payload
 
@@ -98,14 +99,14 @@ def drive(
     """Perform `stream`; yields findings as they are made.
 
     Raises TargetRaisedError, MissingNameError and NeedsGpuError after every launched reader has settled, and
-    StopDriveError and DeadlineError at once.
+    StopDriveError, DeadlineError and OverdueError at once.
     """
-    marks, inputs, threads = Marks(), _Inputs(target, payload), Threads()
+    marks, inputs, calls = Marks(), _Inputs(target, payload), Calls(progress.deadline_ns, clock_ns)
     try:
         for op in stream:
             match op:
                 case ops.Step():
-                    yield from _end_step(op, target, observer, clock_ns)
+                    yield from _end_step(op, target, observer, calls)
                     yield from observer.settle(op.number - op.in_flight)
                     if progress.deadline_ns is not None and clock_ns() > progress.deadline_ns:
                         raise DeadlineError(f"the time was up in step {marks.step}")
@@ -118,28 +119,22 @@ def drive(
                     yield from observer.settle(None)
                     yield from observer.after(Performed(op, Mark(marks.step, 0), None, None, 0))
                 case ops.OnThread():
-                    threads.choose(op.thread)
+                    calls.threads.choose(op.thread)
                 case ops.Read():
                     yield from observer.read(op)
                 case _:
                     mark, bits = inputs.of(op, marks)
-                    yield from _perform(op, mark, bits, target, observer, threads, clock_ns)
+                    yield from _perform(op, mark, bits, target, observer, calls)
         yield from observer.settle(None)
     except (TargetRaisedError, MissingNameError, NeedsGpuError):
         yield from observer.settle(None)
         raise
     finally:
-        threads.close()
+        calls.close()
 
 
 def _perform(
-    op: ops.Op,
-    mark: Mark,
-    bits: Bits | None,
-    target: Target,
-    observer: Observer,
-    threads: Threads,
-    clock_ns: Callable[[], int],
+    op: ops.Op, mark: Mark, bits: Bits | None, target: Target, observer: Observer, calls: Calls
 ) -> Iterator[Finding]:
     try:
         call = target.prepare(op, bits)
@@ -147,14 +142,14 @@ def _perform(
         raise TargetRaisedError(_doing(op)) from error
     observer.before(op)
     try:
-        begin = clock_ns()
-        result = threads.call(call)
-        elapsed_ns = clock_ns() - begin
+        result, elapsed_ns = calls.chosen(call)
     except (MissingNameError, NeedsGpuError):
         raise
     except BaseException as error:
         if is_interrupt(error):
             raise
+        if calls.limit.fired:
+            raise OverdueError(f"step {mark.step}: {_doing(op)} did not return: {place(error)}") from error
         if isinstance(op, ops.Collide) or getattr(op, "beyond", None):
             observer.refused(op, error)
             return
@@ -162,17 +157,17 @@ def _perform(
     yield from observer.after(Performed(op, mark, bits, result, elapsed_ns))
 
 
-def _end_step(op: ops.Step, target: Target, observer: Observer, clock_ns: Callable[[], int]) -> Iterator[Finding]:
+def _end_step(op: ops.Step, target: Target, observer: Observer, calls: Calls) -> Iterator[Finding]:
     """End the step before `op`; the first one is what begins step mode."""
     if not (op.scoped and target.own):
         return
     try:
-        begin = clock_ns()
-        target.end_step()
-        elapsed_ns = clock_ns() - begin
+        _, elapsed_ns = calls.here(target.end_step)
     except BaseException as error:
         if is_interrupt(error):
             raise
+        if calls.limit.fired:
+            raise OverdueError(f"end of step {op.number - 1} did not return: {place(error)}") from error
         raise TargetRaisedError(f"end of step {op.number - 1}") from error
     yield from observer.after(Performed(EndStep(), Mark(op.number, 0), None, None, elapsed_ns))
 

@@ -17,6 +17,7 @@ from rig.drive import DeadlineError, Observer, Progress, StopDriveError, drive
 from rig.ledger_observer import Watch
 from rig.measure import Measure
 from rig.ops import Op
+from rig.overdue import OverdueError
 from rig.readers import AtOnce, Late, Readers
 from rig.schedules import Schedules
 from rig.target import MissingNameError, NeedsGpuError, Target, TargetRaisedError
@@ -231,6 +232,9 @@ def _guarded(
         result.note = str(stop)
     except DeadlineError as error:
         result.hang = str(error)
+    except OverdueError as error:
+        result.hang = str(error)
+        yield Finding(kind="hang", summary=str(error))
     except RuntimeError as error:
         if not is_device_error(error):
             raise

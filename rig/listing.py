@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rig import presets, registry
 from rig.errors import UsageError, nearest
 
-KINDS = ("scenarios", "targets", "backends", "reports", "presets")
+KINDS = ("scenarios", "targets", "backends", "reports", "incidents", "presets")
 
 
 def listing(what: str | None = None) -> Iterator[str]:

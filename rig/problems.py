@@ -168,7 +168,7 @@ def _entry(path: Path, entry: RunEntry) -> Iterator[Problem]:
     for key, values in entry.sweep.items():
         if len({repr(value) for value in values}) < len(values):
             yield (*path, "sweep", key), f"a value of {key!r} is listed twice; expected each once"
-    if hasattr(scenario, "SEARCH") and entry.mode != "verify":
+    if (hasattr(scenario, "SEARCH") or hasattr(scenario, "PROVES")) and entry.mode != "verify":
         yield (*path, "mode"), f"found {entry.mode!r}; expected 'verify': {entry.scenario} times nothing"
     yield from problems_timed.of_entry(path, entry, getattr(scenario, "CASES", None))
 

@@ -39,8 +39,12 @@ def summary(folder: str, name: str) -> str:
 
 
 def variants(folder: str, name: str) -> list[str]:
-    """The names a plug-in tells apart after a colon: the keys of its `FAULTS`, if it has any; read, not imported."""
-    value = _constants(_files(f"rig.{folder}")[name]).get("FAULTS")
+    """The names a plug-in tells apart after a colon: the keys of its `FAULTS`, or the files of the folder that its
+    `FAULTS_OF` names, if it has either; read, not imported."""
+    constants = _constants(_files(f"rig.{folder}")[name])
+    if isinstance(of := constants.get("FAULTS_OF"), ast.Constant):
+        return names(str(of.value))
+    value = constants.get("FAULTS")
     return (
         [str(key.value) for key in value.keys if isinstance(key, ast.Constant)] if isinstance(value, ast.Dict) else []
     )

@@ -13,7 +13,7 @@ from rig.faulty_inputs import Collision, spoilt
 from rig.traits import built_on_ours, is_interrupt, needs_gpu, optional, takes, takes_guard, takes_tables
 from rig.words import Bits, Form
 
-_CLASSES = {
+CLASSES = {
     "pool": "UvaBufferPool",
     "backed": "UvaBackedTensor",
     "staged": "StagedWriteTensor",
@@ -57,7 +57,7 @@ class Target:
 
     def make(self, op: ops.Make) -> Callable[[], Any]:
         """The constructor's call; NeedsGpuError and MissingNameError come from calling it."""
-        kind = self._class(_CLASSES[op.what])
+        kind = self._class(CLASSES[op.what])
         dtype = values.TORCH[op.dtype]
         depth = () if op.depth is None else (op.depth,)
         args: tuple[Any, ...] = (op.size, dtype, *depth)

@@ -21,12 +21,13 @@ from rig.cause import Finding
 from rig.drive import Progress
 from rig.errors import UsageError
 from rig.headroom import bound_memory
+from rig.incident import Proved, prove
 from rig.judge import Cell, Result, device_of, measure, verify
 from rig.loading import ImportFailedError, contenders, loaded
 from rig.search import Searched, search
 
 _CPU_BACKENDS = ("sim", "cpu")
-T = TypeVar("T", Result, Benched, Searched)
+T = TypeVar("T", Result, Benched, Searched, Proved)
 
 
 class Worker:
@@ -153,6 +154,9 @@ class Worker:
         try:
             if hasattr(registry.load("scenarios", cell.scenario), "SEARCH"):
                 body.searched(self._noted(search(cell, target, progress=self._progress), assignment))
+                return
+            if hasattr(registry.load("scenarios", cell.scenario), "PROVES"):
+                body.proved(self._noted((yield from prove(cell, target, progress=self._progress)), assignment))
                 return
             if mode in ("verify", "both"):
                 with loaded(target, device=cell.device) as module:

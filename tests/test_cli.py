@@ -75,7 +75,7 @@ def test_bad_usage_is_one_line_and_exit_2(
     assert (told.out, len(told.err.splitlines())) == ("", 1)
 
 
-@pytest.mark.parametrize("kind", ["scenarios", "targets", "backends", "reports", "presets"])
+@pytest.mark.parametrize("kind", ["scenarios", "targets", "backends", "reports", "incidents", "presets"])
 def test_everything_listed_has_one_line(
     kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ FENCES = {
 }
 # `rig plan` and `rig list` load these files and must start in an instant.
 LIGHT_FILES = ("rig/__main__.py", "rig/config.py", "rig/plan.py", "rig/registry.py", "rig/scenarios/*.py")
+LIGHT_FILES += ("rig/incidents/*.py",)
 HEAVY_MODULES = ("torch", "ray", "triton", "staging")
 
 Sources = Mapping[str, str]  # path from the root, with slashes -> text
