@@ -85,7 +85,10 @@ class Block:
         end = self.end
         if end is None or not end.closed or not self.mapped:
             return False
-        for fence in (*end.fences, *self.users.values()):
+        for fence in end.fences:
+            if not fence.done():
+                return False
+        for fence in self.users.values():  # no generators: this is asked for each apply
             if not fence.done():
                 break
         else:

@@ -22,78 +22,92 @@ DONE_AT = 5
 WORD = np.dtype(np.int64)
 
 BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
-_FIXED = struct.Struct("8q")
-_FIXED_AND_ONE = struct.Struct("10q")
+
+
+class Layout:
+    """What packed elements of the same targets have in common: the header, but for the count, and the table."""
+
+    __slots__ = ("head", "itemsize", "keys_at", "num_targets", "span", "table", "width")
+
+    def __init__(self, table: Sequence[int], *, span: int, width: int, itemsize: int) -> None:
+        """`table` holds the address and the pitch in bytes of each target in turn."""
+        self.table, self.span, self.width, self.itemsize = table, span, width, itemsize
+        self.num_targets = len(table) // 2
+        self.keys_at = HEADER + len(table)  # in words
+        self.head = struct.pack(f"{self.keys_at - 1}q", self.num_targets, span, width, itemsize, 0, 0, 0, *table)
+
+    def nbytes(self, num: int) -> int:
+        """Of so many packed elements, up to a whole word."""
+        return 8 * (self.keys_at + num) + (num * self.itemsize + 7 & ~7)
 
 
 class ElementWrites:
     """Host bytes (uint8, whole words, aligned to 8) as the packed elements of one launch; opened anew for each."""
 
-    __slots__ = ("_views", "itemsize", "keys_at", "num", "num_targets", "packed", "span", "values_at", "width")
+    __slots__ = ("_views", "_words", "layout", "num", "packed", "words")
+
+    layout: Layout
 
     def __init__(self, host: Array) -> None:
         self.packed: memoryview = host.data
-        self._views: dict[np.dtype[Any], Array] = {WORD: host[: len(host) & ~7].view(WORD)}
-        self.open(0, 1, 1, 1, 1)
+        self._words: Array = host[: len(host) & ~7].view(WORD)
+        self.words: memoryview = self._words.data
+        """The same memory, word by word."""
+        self._views: dict[np.dtype[Any], Array] = {WORD: self._words}
+        self.num = 0
 
-    def open(self, num: int, num_targets: int, span: int, width: int, itemsize: int) -> None:
-        """Make room for `num` elements; the bytes must hold `nbytes_of_elements` as much."""
-        self.num, self.num_targets, self.span, self.width, self.itemsize = num, num_targets, span, width, itemsize
-        self.keys_at = HEADER + 2 * num_targets
-        self.values_at = self.keys_at + num
+    def open(self, num: int, layout: Layout) -> None:
+        """Write the header and the table for `num` elements; keys and values follow. The bytes must hold
+        `layout.nbytes(num)`."""
+        self.num, self.layout = num, layout
+        self.words[0] = num
+        self.packed[8 : 8 * layout.keys_at] = layout.head
+
+    def fill(self, keys: Array, values: Array) -> None:
+        """Write them, int64[num] and [num] of a dtype that is `itemsize` bytes wide."""
+        first = self.layout.keys_at
+        last = first + self.num
+        self._words[first:last] = keys
+        view = self._views.get(values.dtype)
+        if view is None:
+            view = self._views[values.dtype] = self._words.view(values.dtype)
+        first = 8 * last // self.layout.itemsize
+        view[first : first + self.num] = values
 
     @property
     def nbytes(self) -> int:
-        return 8 * self.values_at + self.num * self.itemsize
-
-    @property
-    def table(self) -> Array:
-        """int64[2 * num_targets]: address and pitch of each target."""
-        return self._views[WORD][HEADER : self.keys_at]
+        return 8 * (self.layout.keys_at + self.num) + self.num * self.layout.itemsize
 
     @property
     def keys(self) -> Array:
         """int64[num]."""
-        return self._views[WORD][self.keys_at : self.values_at]
+        first = self.layout.keys_at
+        return self._words[first : first + self.num]
 
-    def values(self, kind: np.dtype[Any]) -> Array:
-        """Of the dtype `kind`, which is `itemsize` bytes wide."""
-        view = self._views.get(kind)
-        if view is None:
-            view = self._views[kind] = self._views[WORD].view(kind)
-        first = 8 * self.values_at // self.itemsize
-        return view[first : first + self.num]
-
-    def write_header(self) -> None:
-        _FIXED.pack_into(
-            self.packed, 0, self.num, self.num_targets, self.span, self.width, self.itemsize, 0, 0, 0
-        )  # fmt: skip
-
-    def write_header_and_target(self, address: int, pitch: int) -> None:
-        """The header, and the table of a single target."""
-        _FIXED_AND_ONE.pack_into(
-            self.packed, 0, self.num, 1, self.span, self.width, self.itemsize, 0, 0, 0, address, pitch
-        )
-
-
-def nbytes_of_elements(num: int, num_targets: int, itemsize: int) -> int:
-    """Of the packed bytes, up to a whole word."""
-    return 8 * (HEADER + 2 * num_targets + num) + (num * itemsize + 7 & ~7)
+    @property
+    def bits(self) -> Array:
+        """Of the values: unsigned[num]."""
+        size = self.layout.itemsize
+        first = 8 * (self.layout.keys_at + self.num) // size
+        return self._words.view(BITS[size])[first : first + self.num]
 
 
 def packed_in(packed: Array) -> ElementWrites:
     """What packed bytes (uint8) hold, by their header."""
     writes = ElementWrites(packed)
-    writes.open(*packed[: 8 * DONE_AT].view(WORD).tolist())
+    num, num_targets, span, width, itemsize = writes.words[:DONE_AT].tolist()
+    table = writes.words[HEADER : HEADER + 2 * num_targets].tolist()
+    writes.num, writes.layout = num, Layout(table, span=span, width=width, itemsize=itemsize)
     return writes
 
 
 def placed(writes: ElementWrites, addresses: Sequence[int]) -> Iterator[tuple[int, Array, Array]]:
     """Of each target: its number, the elements' flat offsets int64[n] in it, and their bits uint[n], given the
     addresses of the targets."""
-    size, width, span = writes.itemsize, writes.width, writes.span
-    keys, values, table = writes.keys, writes.values(BITS[size]), writes.table.tolist()
-    owners = keys // (span * width) if writes.num_targets > 1 else None
+    layout = writes.layout
+    size, width, span, table = layout.itemsize, layout.width, layout.span, layout.table
+    keys, values = writes.keys, writes.bits
+    owners = keys // (span * width) if layout.num_targets > 1 else None
     for target, address in enumerate(addresses):
         mine: Any = slice(None) if owners is None else np.flatnonzero(owners == target)
         first, pitch = (table[2 * target] - address) // size, table[2 * target + 1] // size
@@ -109,27 +123,3 @@ def scatter_elements(writes: ElementWrites, targets: Sequence[Array], addresses:
     """The kernel's reference: put each element into its target; all are flat uint8."""
     for target, offsets, values in placed(writes, addresses):
         targets[target].view(values.dtype)[offsets] = values
-
-
-def keys_of(places: tuple[Any, ...], shape: tuple[int, ...]) -> Array | None:
-    """One int64 key for each of many places in an array of that shape, in C order; None where the indices are not
-    int64 arrays of one length, or lie outside, or a place comes twice."""
-    length = -1
-    for indices in places:
-        if indices.__class__ is not np.ndarray or indices.dtype is not WORD or indices.ndim != 1:
-            return None
-        if len(indices) != length and length >= 0:
-            return None
-        length = len(indices)
-    try:
-        keys: Array = np.ravel_multi_index(places, shape)
-    except ValueError:
-        return None
-    return keys if length > 0 and _are_distinct(keys) else None
-
-
-def _are_distinct(keys: Array) -> bool:
-    if b"\0" in (keys[1:] > keys[:-1]).tobytes():
-        keys = np.sort(keys)
-        return b"\0" not in (keys[1:] > keys[:-1]).tobytes()
-    return True

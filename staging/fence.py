@@ -27,27 +27,23 @@ class StepEnd:
     one pool as for fifty. Outside step mode each lease gets an end of its own, closed at once.
     """
 
-    __slots__ = ("_fences", "closed", "step")
+    __slots__ = ("closed", "fences", "step")
 
     def __init__(self, step: int) -> None:
         self.step = step
         self.closed = False
-        self._fences: tuple[Fence, ...] = ()
+        self.fences: tuple[Fence, ...] = ()
 
     def close(self, fences: Iterable[Fence]) -> StepEnd:
         """Set the fences; the end is final from here on."""
-        self._fences = tuple(fences)
+        self.fences = tuple(fences)
         self.closed = True
         return self
 
-    @property
-    def fences(self) -> tuple[Fence, ...]:
-        return self._fences
-
     def done(self) -> bool:
         """Whether the step ended and all of its readers did."""
-        if self.closed and all(fence.done() for fence in self._fences):
-            self._fences = ()
+        if self.closed and all(fence.done() for fence in self.fences):
+            self.fences = ()
             return True
         return False
 

@@ -9,13 +9,12 @@ import numpy as np
 import torch
 
 from staging.defaults import depth_of, manager_for
-from staging.dtypes import carrier, whole
-from staging.elements import ElementWrites, keys_of
+from staging.dtypes import whole
 from staging.exact import Array, exact
 from staging.launch import Launcher, PackedBatch
 from staging.manager import DeviceMemoryManager
-from staging.slots import Slot
 from staging.staged import StagedWriteTensor
+from staging.targets import Targets
 from staging.usage import Exclusive, all_exclusive, exclusive
 from staging.write_log import indices, lengths_of
 
@@ -44,7 +43,7 @@ class FusedStagedWriter(Exclusive):
         self.max_concurrency = depth_of(max_concurrency, self.manager)
         self.name = type(self).__name__ if name is None else name
         self._launcher = Launcher(self.manager, self.max_concurrency, self.name)
-        self._known: _Known | None = None
+        self._known: Targets | None = None
 
     @exclusive
     def apply(
@@ -64,7 +63,7 @@ class FusedStagedWriter(Exclusive):
         self._check_table("output_strides", output_strides, torch.int64, len(tensors))
         self._apply(tensors, known)
 
-    def _apply(self, tensors: Sequence[StagedWriteTensor], known: _Known) -> None:
+    def _apply(self, tensors: Sequence[StagedWriteTensor], known: Targets) -> None:
         logs = known.logs
         batch = logs[0].batch if logs else None
         if (
@@ -78,7 +77,8 @@ class FusedStagedWriter(Exclusive):
         if not staged:
             return
         with all_exclusive(staged):
-            self._launcher.launch([tensor.log for tensor in staged], [tensor.block for tensor in staged])
+            flat = known.flat if len(staged) == len(tensors) else Targets(staged).flat
+            self._launcher.launch([tensor.log for tensor in staged], [tensor.block for tensor in staged], flat)
             for tensor in staged:
                 tensor.log.clear()
 
@@ -95,14 +95,14 @@ class FusedStagedWriter(Exclusive):
         """Note many writes for many tensors: write i goes to `tensors[tensor_ids[i]]`; else as `stage_writes`.
 
         All or nothing over all of the tensors. Quickest for one element a write, no place twice, in arrays (ids,
-        rows and starts int64, values of the dtype of all tensors, which are 2-D).
+        rows and starts int64 or int32, values of the dtype of all tensors).
         """
         known = self._learn(tensors)
-        packed = None if lengths is not None else self._pack(known, tensor_ids, rows, starts, values)
-        if packed is None:
+        writes = None if lengths is not None else known.pack(self._launcher, tensor_ids, rows, starts, values)
+        if writes is None:
             self._stage(tensors, tensor_ids, rows, starts, values, lengths)
         else:
-            PackedBatch(self._launcher, *packed, known.logs, known.addresses)
+            PackedBatch(self._launcher, writes, known.logs, known.addresses)
 
     @exclusive
     def apply_writes(
@@ -116,15 +116,15 @@ class FusedStagedWriter(Exclusive):
     ) -> None:
         """`stage` and `apply` of the same tensors in one call, at less cost; behind what they have staged already."""
         known = self._learn(tensors)
-        packed = None if lengths is not None else self._pack(known, tensor_ids, rows, starts, values)
-        if packed is None:
+        writes = None if lengths is not None else known.pack(self._launcher, tensor_ids, rows, starts, values)
+        if writes is None:
             self._stage(tensors, tensor_ids, rows, starts, values, lengths)
             self._apply(tensors, known)
             return
         try:
-            self._launcher.launch_elements(*packed, [tensor.block for tensor in tensors])
+            self._launcher.launch_elements(writes, [tensor.block for tensor in tensors])
         except BaseException:
-            PackedBatch(self._launcher, *packed, known.logs, known.addresses)
+            PackedBatch(self._launcher, writes, known.logs, known.addresses)
             raise
 
     def _stage(
@@ -147,37 +147,7 @@ class FusedStagedWriter(Exclusive):
             for log, places, array in noted:
                 log.note(places, array)
 
-    def _pack(self, known: _Known, ids: Any, rows: Any, starts: Any, values: Any) -> tuple[Slot, ElementWrites] | None:
-        """Elements put straight into a slot, where tensors and arrays are such that this takes no work for each one on
-        the host; None, having staged nothing, for all that is not so or is wrong."""
-        span, width, kind, logs = known.num_rows, known.num_columns, known.kind, known.logs
-        if kind is None or values.__class__ is not np.ndarray or values.dtype is not kind:
-            return None
-        if getattr(ids, "shape", None) != values.shape:
-            return None
-        for log in logs:
-            if not log.idle or log.elements or log.offsets:
-                return None
-        shift = 0
-        if type(starts) is int:
-            if not 0 <= starts < width:
-                return None
-            keys, shift, width = keys_of((ids, rows), (len(logs), span)), starts * kind.itemsize, 1
-        else:
-            keys = keys_of((ids, rows, starts), (len(logs), span, width))
-        if keys is None:
-            return None
-        slot, writes = self._launcher.room(len(keys), len(logs), span, width, kind.itemsize)
-        writes.write_header()
-        table = writes.table
-        table[:] = known.table
-        if shift:
-            table[::2] += shift
-        writes.keys[:] = keys
-        writes.values(kind)[:] = values
-        return slot, writes
-
-    def _learn(self, tensors: Sequence[StagedWriteTensor]) -> _Known:
+    def _learn(self, tensors: Sequence[StagedWriteTensor]) -> Targets:
         """What `stage` and `apply` need to know of tensors, worked out again whenever they are others."""
         self.manager.check()
         known = self._known
@@ -187,7 +157,7 @@ class FusedStagedWriter(Exclusive):
         except AttributeError:
             pass  # no tensors: said below
         self._check_tensors(tensors)
-        self._known = known = _Known(tensors)
+        self._known = known = Targets(tensors)
         return known
 
     def _check_tensors(self, tensors: Sequence[StagedWriteTensor]) -> None:
@@ -209,22 +179,6 @@ class FusedStagedWriter(Exclusive):
                 f"{name} holds {table.numel()} entries of {table.dtype} on {table.device}; "
                 f"{count} of {dtype} on {self.device} are needed, or None"
             )
-
-
-class _Known:
-    """Facts of the tensors seen last. They are known by their logs: tensors and memory are not kept alive."""
-
-    def __init__(self, tensors: Sequence[StagedWriteTensor]) -> None:
-        self.logs = [tensor.log for tensor in tensors]
-        self.addresses = [tensor.block.address for tensor in tensors]
-        self.num_rows = min((tensor.num_rows for tensor in tensors), default=0)
-        self.num_columns = min((tensor.shape[-1] for tensor in tensors), default=0)
-        kinds = {carrier(tensor.dtype) for tensor in tensors}
-        plain = len(kinds) == 1 and all(len(tensor.shape) == 2 and tensor.dtype != torch.bfloat16 for tensor in tensors)
-        self.kind = kinds.pop() if plain else None
-        """The carrier of all tensors, where they are 2-D and of one; then batches of elements may be packed at once."""
-        pitches = [tensor.shape[-1] * tensor.log.itemsize for tensor in tensors]
-        self.table = np.array(list(zip(self.addresses, pitches, strict=True)), np.int64).reshape(-1)
 
 
 def _one_each(values: Any, what: str, num_writes: int) -> Array:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from staging.backend import Block
-from staging.buffer import UvaBuffer
 from staging.dtypes import carrier, nbytes_of
 from staging.fence import ENDED
 from staging.manager import DeviceMemoryManager
@@ -70,7 +69,6 @@ class BackedGroup:
         self._alone: list[UvaBufferPool] = []  # of members that published alone since
         self._slot: Slot | None = None
         self._slot_address = 0
-        self._parts: dict[int, tuple[UvaBuffer, list[torch.Tensor]]] = {}  # by slot
 
     def place(self, shape: tuple[int, ...], dtype: torch.dtype) -> Place | None:
         """Room for a tensor; None where it is too large, or the group is full. The next publish includes it."""
@@ -102,12 +100,13 @@ class BackedGroup:
         return self.block.host.numpy()[place.start : place.stop].view(carrier(place.dtype)).reshape(place.shape)
 
     def publish(self) -> None:
-        """Publish every member, unless nothing changed; each one's `device_tensor` is its part of the slot again."""
+        """Publish every member, unless nothing changed; each one's `device_tensor` is its part of the slot again.
+        The caller has refused captures."""
         if not self._is_current():
             self.is_dirty = True  # until all of the below went through
             manager, used = self.manager, self._used
             manager.reclaim()
-            slot = self._ring.acquire(used)
+            slot = self._ring.take(used)
             slot.step = manager.current_step
             slot.buffer.np[:used] = self.host[:used]
             try:
@@ -139,13 +138,13 @@ class BackedGroup:
 
     def _parts_of(self, slot: Slot) -> list[torch.Tensor]:
         """Each member's view of a slot, made once for each of the slot's buffers."""
-        buffer, parts = self._parts.get(slot.index, (None, []))
-        if buffer is not slot.buffer:
-            parts = []
-            self._parts[slot.index] = (slot.buffer, parts)
-        device = slot.buffer.block.device
-        for place in self._places[len(parts) :]:
-            parts.append(device[place.start : place.stop].view(place.dtype).view(place.shape))
+        parts: list[torch.Tensor] | None = slot.face
+        if parts is None:
+            parts = slot.face = []
+        if len(parts) < len(self._places):
+            device = slot.buffer.block.device
+            for place in self._places[len(parts) :]:
+                parts.append(device[place.start : place.stop].view(place.dtype).view(place.shape))
         return parts
 
 

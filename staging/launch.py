@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
 from staging.backend import Block
-from staging.buffer import UvaBuffer
-from staging.elements import BITS, Array, ElementWrites, nbytes_of_elements, placed
-from staging.exact import naturals
+from staging.elements import Array, ElementWrites, Layout, placed
 from staging.fence import ENDED, Fence
 from staging.manager import DeviceMemoryManager
 from staging.packing import PackedWrites, pack
@@ -20,15 +21,23 @@ _FIRST_NBYTES = 4096
 _PARALLEL_NBYTES = 1 << 18  # torch copies by several threads
 
 
+class SlotWrites(ElementWrites):
+    """Packed elements in a slot."""
+
+    __slots__ = ("slot",)
+
+    def __init__(self, slot: Slot) -> None:
+        super().__init__(slot.buffer.np)
+        self.slot = slot
+
+
 class PackedBatch:
     """Elements that lie in a slot already, until the launch that reads them; `logs[i]` are of target i."""
 
-    __slots__ = ("_addresses", "_launcher", "logs", "slot", "writes")
+    __slots__ = ("_addresses", "_launcher", "logs", "writes")
 
-    def __init__(
-        self, launcher: Launcher, slot: Slot, writes: ElementWrites, logs: list[WriteLog], addresses: Sequence[int]
-    ) -> None:
-        self._launcher, self.slot, self.writes, self.logs, self._addresses = launcher, slot, writes, logs, addresses
+    def __init__(self, launcher: Launcher, writes: SlotWrites, logs: list[WriteLog], addresses: Sequence[int]) -> None:
+        self._launcher, self.writes, self.logs, self._addresses = launcher, writes, logs, addresses
         for log in logs:
             log.batch = self
             log.idle.clear()
@@ -39,7 +48,7 @@ class PackedBatch:
         for target, offsets, values in placed(self.writes, self._addresses):
             if len(offsets):
                 self.logs[target].note((offsets, None), values)
-        self._launcher.drop([self.slot])
+        self._launcher.drop([self.writes.slot])
 
     def release(self) -> None:
         """Forget it in the logs."""
@@ -60,10 +69,10 @@ class Launcher:
         self._name = name
         self._depth = depth
         self._rings: dict[str, SlotRing] = {}
-        self._elements: dict[int, tuple[UvaBuffer, ElementWrites]] = {}  # how each packed slot is written, by its index
 
-    def launch(self, logs: Sequence[WriteLog], targets: Sequence[Block]) -> None:
-        """Queue one launch that puts what `logs` hold into `targets` on the current stream, behind earlier applies.
+    def launch(self, logs: list[WriteLog], targets: Sequence[Block], flat: Layout) -> None:
+        """Queue one launch that puts what `logs` hold into `targets`, of which `flat` is the `flat_layout`, on the
+        current stream, behind earlier applies.
 
         The logs keep their writes; a batch is given back.
         """
@@ -71,31 +80,33 @@ class Launcher:
         if isinstance(batch, PackedBatch) and batch.logs == logs:
             self.launch_batch(batch, targets)
             return
+        for log in logs:
+            if log.batch is not None or log.offsets or log.itemsize != logs[0].itemsize:
+                break
+        else:
+            writes = self._pack_elements(logs, flat)
+            try:
+                self.launch_elements(writes, targets)
+            except BaseException:
+                writes.slot.end_lease(ENDED)
+                raise
+            return
         self.manager.reclaim()
         if len(logs) == 1 and logs[0].is_one_stash():
             self._launch_copy(logs[0], targets[0])
-            return
-        for log in logs:
-            if log.batch is not None or log.offsets or log.itemsize != logs[0].itemsize:
-                self._launch_runs(logs, targets)
-                return
-        slot, writes = self._pack_elements(logs, targets)
-        try:
-            self.launch_elements(slot, writes, targets)
-        except BaseException:
-            slot.end_lease(ENDED)
-            raise
+        else:
+            self._launch_runs(logs, targets)
 
     def launch_batch(self, batch: PackedBatch, targets: Sequence[Block]) -> None:
         """Queue the launch of a batch, which is given back then; `targets` are those of its logs."""
         self.manager.refuse_capture()
         self.manager.reclaim()
-        self.launch_elements(batch.slot, batch.writes, targets)
+        self.launch_elements(batch.writes, targets)
         batch.release()
 
-    def launch_elements(self, slot: Slot, writes: ElementWrites, targets: Sequence[Block]) -> None:
+    def launch_elements(self, writes: SlotWrites, targets: Sequence[Block]) -> None:
         """Queue the launch of packed elements and end the slot's lease; if it raises, the lease goes on."""
-        block = slot.buffer.block
+        block = writes.slot.buffer.block
         try:
             self.manager.backend.apply_elements(block, writes, targets)
         except BaseException:
@@ -103,16 +114,21 @@ class Launcher:
             raise
         block.end = ENDED
 
-    def room(self, num: int, num_targets: int, span: int, width: int, itemsize: int) -> tuple[Slot, ElementWrites]:
-        """A slot with room for elements, to be launched or dropped."""
+    def pack(self, layout: Layout, keys: Array, values: Array) -> SlotWrites:
+        """Elements in a slot, to be launched or dropped."""
+        writes = self._room(layout, len(keys))
+        writes.fill(keys, values)
+        return writes
+
+    def _room(self, layout: Layout, num: int) -> SlotWrites:
+        """A slot in which all but keys and values of so many elements is written."""
         self.manager.reclaim()
-        slot = self._slot("packed", nbytes_of_elements(num, num_targets, itemsize))
-        buffer, writes = self._elements.get(slot.index, (None, None))
-        if writes is None or buffer is not slot.buffer:
-            writes = ElementWrites(slot.buffer.np)
-            self._elements[slot.index] = slot.buffer, writes
-        writes.open(num, num_targets, span, width, itemsize)
-        return slot, writes
+        slot = self._slot("packed", layout.nbytes(num))
+        writes: SlotWrites | None = slot.face
+        if writes is None:
+            writes = slot.face = SlotWrites(slot)
+        writes.open(num, layout)
+        return writes
 
     def stash(self, values: Array) -> Slot:
         """A slot that holds flat `values`, until the launch that reads them."""
@@ -135,24 +151,23 @@ class Launcher:
         for slot in slots:
             slot.end_lease(ENDED)
 
-    def _pack_elements(self, logs: Sequence[WriteLog], targets: Sequence[Block]) -> tuple[Slot, ElementWrites]:
+    def _pack_elements(self, logs: Sequence[WriteLog], layout: Layout) -> SlotWrites:
         """The elements of logs that hold nothing else: keys are flat offsets."""
-        counts, span, size = [len(log.elements) for log in logs], max(map(_size, logs)), logs[0].itemsize
-        slot, writes = self.room(sum(counts), len(logs), span, 1, size)
-        if len(logs) == 1:
-            writes.write_header_and_target(targets[0].address, size)
-        else:
-            writes.write_header()
-            writes.table[:] = [number for target in targets for number in (target.address, size)]
-        keys, values, first = writes.keys, writes.values(BITS[size]), 0
-        for target, (log, count) in enumerate(zip(logs, counts, strict=True)):
-            last = first + count
-            keys[first:last] = naturals(list(log.elements))
-            if target:
-                keys[first:last] += target * span
-            values[first:last] = log.element_values().view(values.dtype)
+        numbers: list[Any] = []
+        for log in logs:
+            numbers += log.elements
+        num, codes = len(numbers), ""
+        for log in logs:
+            numbers += log.elements.values()
+            codes += f"{len(log.elements)}{log.code}"
+        writes = self._room(layout, num)
+        struct.pack_into(f"{num}q{codes}", writes.packed, 8 * layout.keys_at, *numbers)
+        keys, first = writes.keys, len(logs[0].elements)
+        for target, log in enumerate(logs[1:], 1):
+            last = first + len(log.elements)
+            keys[first:last] += target * layout.span
             first = last
-        return slot, writes
+        return writes
 
     def _launch_copy(self, log: WriteLog, target: Block) -> None:
         """One large write: the copy engine needs no header and no kernel."""
@@ -208,5 +223,8 @@ def _write(writes: PackedWrites, slot: Slot, blocks: Sequence[Block], targets: S
     )
 
 
-def _size(log: WriteLog) -> int:
-    return log.shape[0] if len(log.shape) == 1 else log.shape[0] * log.shape[1]
+def flat_layout(logs: Sequence[WriteLog], addresses: Sequence[int]) -> Layout:
+    """Of elements that go by their flat offsets, as if each tensor were one column; all are of one size."""
+    size = logs[0].itemsize if logs else 1
+    span = max((math.prod(log.shape) for log in logs), default=0)
+    return Layout([number for address in addresses for number in (address, size)], span=span, width=1, itemsize=size)

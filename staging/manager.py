@@ -141,7 +141,9 @@ class DeviceMemoryManager:
         self.refuse_capture()
         if tensors is None:
             self._publish_groups()
-            tensors = self.published.singles()
+            for tensor in self.published.singles():
+                tensor.copy_to_uva()
+            return
         tensors = list(tensors)
         for position, tensor in enumerate(tensors):
             if not hasattr(tensor, "mark_dirty"):

@@ -54,17 +54,21 @@ def short_ways(log: WriteLog, gate: list[Any], stage: Stage, stage_element: Stag
     def short(index: Any, start: Any, x: Any) -> None:
         if type(x) is list and idle and gate:
             try:
-                num = len(x)
-                if 0 <= index < rows and 0 <= start <= width - num:
-                    place = index * pitch + start
-                    if num != 1 or offsets or type(place) is not int:
-                        if 0 < num < limit and not elements and type(place) is int and several(place, x):
-                            return
-                    else:
+                if len(x) == 1 and not offsets:
+                    if 0 <= index < rows and 0 <= start < width:
                         value = x[0]
-                        if type(value) is kind and (0 <= value <= _SMALL or low <= value <= high):
+                        place = index * pitch + start
+                        if (
+                            type(place) is int
+                            and type(value) is kind
+                            and (0 <= value <= _SMALL or low <= value <= high)
+                        ):
                             elements[place] = value
                             return
+                elif 0 < len(x) < limit and not elements and 0 <= index < rows and 0 <= start <= width - len(x):
+                    place = index * pitch + start
+                    if type(place) is int and several(place, x):
+                        return
             except (TypeError, ValueError, RuntimeError):
                 pass  # no place in the tensor: `stage` says what is wrong
         stage(index, start, x)

@@ -16,20 +16,24 @@ from staging.buffer import UvaBuffer
 from staging.dtypes import nbytes_of
 from staging.errors import MemoryLimitError, SlotInUseError
 from staging.exact import Array, exact
-from staging.fence import StepEnd, wait_all
+from staging.fence import ENDED, StepEnd, wait_all
 from staging.manager import DeviceMemoryManager
 from staging.policies import Guard, check_guard, grown
 
 
 class Slot:
-    """One entry of a ring and its buffer. While it is leased its block has no end; `num_uses` tells leases apart."""
+    """One entry of a ring and its buffer. While it is leased its block has no end; `num_uses` tells leases apart.
 
-    __slots__ = ("buffer", "index", "num_uses", "step")
+    `face` is what the ring's owner makes of the buffer, once for each buffer: None again when the slot has grown.
+    """
+
+    __slots__ = ("buffer", "face", "index", "num_uses", "step")
 
     def __init__(self, index: int, buffer: UvaBuffer) -> None:
         self.index = index
         self.buffer = buffer
-        self.buffer.block.end = StepEnd(-1).close(())  # never used: nobody reads it
+        self.buffer.block.end = ENDED  # never used: nobody reads it
+        self.face: Any = None
         self.step = -1
         self.num_uses = 0
 
@@ -81,6 +85,10 @@ class SlotRing:
         StagingError while capturing a graph, without rotating."""
         if self._is_capturing():
             self.manager.backend.refuse_capture()
+        return self.take(num_rows)
+
+    def take(self, num_rows: int) -> Slot:
+        """As `acquire`, for a caller that has refused captures already."""
         slot = self._slots[0]
         if self.guard != "trust" and not slot.buffer.block.is_writable():
             slot = self._guarded(slot, num_rows)
@@ -142,6 +150,7 @@ class SlotRing:
 
     def _grow(self, slot: Slot, num_rows: int) -> None:
         slot.buffer = self._buffer(grown(self.manager.growth, needed=num_rows, rows=slot.num_rows), num_rows)
+        slot.face = None
         self.manager.accounting.grew(self.name)
 
     def _buffer(self, num_rows: int, requested_rows: int) -> UvaBuffer:

@@ -6,17 +6,15 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from staging.defaults import depth_of, manager_for
-from staging.dtypes import carrier, nbytes_of, shape_of
-from staging.elements import ElementWrites, keys_of
+from staging.dtypes import nbytes_of, shape_of
 from staging.exact import exact
-from staging.launch import Launcher, PackedBatch
+from staging.launch import Launcher, PackedBatch, SlotWrites
 from staging.manager import DeviceMemoryManager
 from staging.short_way import short_ways
-from staging.slots import Slot
+from staging.targets import Targets
 from staging.usage import Exclusive, exclusive
 from staging.write_log import WriteLog, indices
 
@@ -56,8 +54,7 @@ class StagedWriteTensor(Exclusive):
         self._launcher = Launcher(self.manager, self.max_concurrency, self.name)
         self.log = WriteLog(self.shape, dtype, stash=self._launcher.stash)
         self._in_call = False
-        self._pitch = self.log.itemsize * (self.shape[1] if len(self.shape) == 2 else 1)
-        self._kind = None if dtype == torch.bfloat16 else carrier(dtype)
+        self._targets = Targets([self])
         if type(self).stage_write is StagedWriteTensor.stage_write:
             me = weakref.ref(self)  # no cycle: a dropped tensor goes at once
             self.stage_write, self.stage_write_elem = short_ways(  # type: ignore[method-assign, assignment]
@@ -102,25 +99,26 @@ class StagedWriteTensor(Exclusive):
 
         `starts` may be one number for all. Without `lengths`, `values` holds one value or one row of values per
         write. All or nothing: the first bad write is named and none is staged. An empty batch raises ValueError.
-        Quickest for one element a write, no place twice, in arrays (rows and starts int64, values of the dtype).
+        Quickest for one element a write, no place twice, in arrays (rows and starts int64, or int32, values of the
+        dtype).
         """
-        packed = None if lengths is not None else self._pack(rows, starts, values)
-        if packed is None:
+        writes = None if lengths is not None else self._pack(rows, starts, values)
+        if writes is None:
             self._stage_writes(rows, starts, values, lengths)
         else:
-            PackedBatch(self._launcher, *packed, [self.log], [self.block.address])
+            PackedBatch(self._launcher, writes, self._targets.logs, self._targets.addresses)
 
     def apply_writes(self, rows: Any, starts: Any, values: Any, lengths: Any = None) -> None:
         """`stage_writes` and `apply_write` in one call, at less cost; behind what is staged already."""
-        packed = None if lengths is not None else self._pack(rows, starts, values)
-        if packed is None:
+        writes = None if lengths is not None else self._pack(rows, starts, values)
+        if writes is None:
             self._stage_writes(rows, starts, values, lengths)
             self.apply_write()
             return
         try:
-            self._launcher.launch_elements(*packed, (self.block,))
-        except RuntimeError as error:
-            PackedBatch(self._launcher, *packed, [self.log], [self.block.address])
+            self._launcher.launch_elements(writes, (self.block,))
+        except BaseException as error:
+            PackedBatch(self._launcher, writes, self._targets.logs, self._targets.addresses)
             self.manager.raise_if_lost(error)
             raise
 
@@ -129,36 +127,13 @@ class StagedWriteTensor(Exclusive):
         self.manager.check()
         self.log.stage_many(indices(rows, "rows"), starts, exact(values, self.dtype), lengths)
 
-    def _pack(self, rows: Any, starts: Any, values: Any) -> tuple[Slot, ElementWrites] | None:
-        """Elements put straight into a slot at no work for each one; None, having staged nothing, where they are not
-        such, are wrong, or something is staged or in progress already."""
-        log, kind, width = self.log, self._kind, 1 if len(self.shape) == 1 else self.shape[1]
-        if (
-            values.__class__ is not np.ndarray
-            or values.dtype is not kind
-            or getattr(rows, "shape", None) != values.shape
-        ):
-            return None
-        if not log.idle or log.elements or log.offsets or not self.manager.gate:
-            return None
-        address = self.block.address
-        if type(starts) is int:
-            if not 0 <= starts < width:
-                return None
-            keys, address, width = keys_of((rows,), (self.num_rows,)), address + starts * log.itemsize, 1
-        else:
-            keys = keys_of((rows, starts), (self.num_rows, width))
-        if keys is None:
-            return None
+    def _pack(self, rows: Any, starts: Any, values: Any) -> SlotWrites | None:
+        """Elements in a slot, or None: see `Targets.pack`."""
         try:
-            slot, writes = self._launcher.room(len(keys), 1, self.num_rows, width, log.itemsize)
+            return self._targets.pack(self._launcher, None, rows, starts, values)
         except RuntimeError as error:
             self.manager.raise_if_lost(error)
             raise
-        writes.write_header_and_target(address, self._pitch)
-        writes.keys[:] = keys
-        writes.values(kind)[:] = values
-        return slot, writes
 
     def apply_write(self) -> None:
         """Queue all staged writes on the current stream as one launch, and clear them; nothing staged, nothing
@@ -171,7 +146,7 @@ class StagedWriteTensor(Exclusive):
         self._in_call = True
         log.idle.clear()
         try:
-            self._launcher.launch([log], (self.block,))
+            self._launcher.launch([log], (self.block,), self._targets.flat)
             log.elements.clear()
         except RuntimeError as error:
             self.manager.raise_if_lost(error)
@@ -184,7 +159,7 @@ class StagedWriteTensor(Exclusive):
     def _apply_write(self) -> None:
         self.manager.check()
         if self.log:
-            self._launcher.launch([self.log], [self.block])
+            self._launcher.launch([self.log], [self.block], self._targets.flat)
             self.log.clear()
 
     @exclusive

@@ -8,6 +8,7 @@ the device will read, where the log is given a stash. A batch of elements may li
 from __future__ import annotations
 
 import operator
+import struct
 from array import array
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -49,6 +50,7 @@ class WriteLog:
         self.shape = shape
         self.dtype = dtype
         self.itemsize = carrier(dtype).itemsize
+        self.code = carrier(dtype).char  # as the struct module knows it too
         codes = _SIGNED if carrier(dtype).kind == "i" else _UNSIGNED
         self.contents: array[int] = array(codes[self.itemsize])  # of floats and bools, the bits
         self.offsets: array[int] = array("q")
@@ -140,17 +142,11 @@ class WriteLog:
         if self.batch is not None:
             self.batch.spill()
         if self.elements:
+            count = len(self.elements)
             self.offsets.fromlist(list(self.elements))
-            self.lengths.extend(_ONE * len(self.elements))
-            self.contents.frombytes(_bytes(self.element_values()))
+            self.lengths.extend(_ONE * count)
+            self.contents.frombytes(struct.pack(f"{count}{self.code}", *self.elements.values()))
             self.elements.clear()
-
-    def element_values(self) -> Array:
-        """Of the elements, in their order, as the dtype's carrier."""
-        values = list(self.elements.values())
-        if self.dtype.is_floating_point:
-            return np.array(values, carrier(self.dtype))
-        return exact(values, self.dtype)
 
     def _note_one(self, offset: int, values: Array) -> None:
         self.gather()

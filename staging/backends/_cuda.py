@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from staging.backend import Backend, Block, Probe
+from staging.backends._by_torch import scatter_by_torch, scatter_elements_by_torch
 from staging.backends._driver import Driver, Launch
 from staging.backends._fences import EventFence, WordFence, WordFences
-from staging.elements import HEADER, WORD, ElementWrites, placed
+from staging.elements import HEADER, WORD, ElementWrites, Layout
 from staging.fence import Fence
 from staging.packing import CHUNK, PackedWrites
 
@@ -47,6 +50,8 @@ class CudaBackend(Backend):
         if index >= torch.cuda.device_count():
             raise ValueError(f"cuda:{index} does not exist: there are {torch.cuda.device_count()} devices")
         self.device = torch.device("cuda", index)
+        self._current: Callable[[], int] = partial(_torch_stream if _raw_stream is None else _raw_stream, index)
+        """Gives the raw handle of the device's current stream."""
         self._is_only_device = torch.cuda.device_count() == 1
         self.refuse_capture()
         self._lock = threading.Lock()
@@ -113,10 +118,9 @@ class CudaBackend(Backend):
         if not block.mapped:
             return True  # there the copy needs a fence anyway
         writes = ElementWrites(block.host.numpy())
-        writes.open(1, 1, 2, 1, 8)
-        writes.write_header_and_target(target.data_ptr(), 8)
-        writes.keys[0], writes.values(WORD)[0] = 1, 7
-        fence = self._words.passed_on(stream.cuda_stream, launch, block.address, writes.packed)
+        writes.open(1, Layout([target.data_ptr(), 8], span=2, width=1, itemsize=8))
+        writes.fill(np.array([1]), np.array([7], WORD))
+        fence = self._words.passed_on(stream.cuda_stream, launch, block.address, writes.words)
         stream.synchronize()
         return fence is not None and fence.done() and target.tolist() == [0, 7]
 
@@ -158,13 +162,13 @@ class CudaBackend(Backend):
     def apply_elements(self, block: Block, writes: ElementWrites, targets: Sequence[Block]) -> None:
         stream = self._current()
         for target in targets:
-            for user in target.users:
+            for user, fence_of_it in target.users.items():
                 if user != stream:
-                    self.order(target.users[user])
+                    self.order(fence_of_it)
         fence: Fence | None = None
         if self._launch_elements is not None and block.mapped and writes.num <= _BY_ONE_PROGRAM:
             assert self._words is not None
-            fence = self._words.passed_on(stream, self._launch_elements, block.address, writes.packed)
+            fence = self._words.passed_on(stream, self._launch_elements, block.address, writes.words)
         if fence is None:
             self.publish(block, 0, writes.nbytes)
             self._queue_elements(block, writes, targets)
@@ -183,7 +187,7 @@ class CudaBackend(Backend):
                 words = block.device[: block.device.numel() & ~7].view(torch.int64)
                 self._kernels.scatter_elements(words, num_programs)
             else:
-                _scatter_elements_by_torch(writes, targets)
+                scatter_elements_by_torch(writes, targets)
 
     def move(self, source: Block, target: Block, start: int, nbytes: int) -> None:
         if self._driver is not None:
@@ -211,12 +215,11 @@ class CudaBackend(Backend):
                 header = packed[writes.header_at : writes.nbytes].view(torch.int64)
                 self._kernels.scatter(header, len(writes), num_programs)
             else:
-                _scatter_by_torch(buffers, writes, targets)
+                scatter_by_torch(buffers, writes, targets)
 
     def fence(self, stream: Any = None) -> Fence:
         if self._words is not None:
-            raw = _raw_stream(self.device.index) if stream is None else stream.cuda_stream  # type: ignore[misc]
-            fence = self._words.record(raw)
+            fence = self._words.record(self._current() if stream is None else stream.cuda_stream)
             if fence is not None:
                 return fence
         return EventFence(torch.cuda.current_stream(self.device) if stream is None else stream)
@@ -237,12 +240,6 @@ class CudaBackend(Backend):
             raise TypeError(f"a CUDA stream cannot wait for {fence!r}: it is no fence of this backend")
         if fence.stream != self._current() and not fence.done():
             fence.order(torch.cuda.current_stream(self.device))
-
-    def _current(self) -> int:
-        """The raw handle of the device's current stream."""
-        if _raw_stream is not None:
-            return int(_raw_stream(self.device.index))
-        return int(torch.cuda.current_stream(self.device).cuda_stream)
 
     def is_capturing(self, stream: Any = None) -> bool:
         try:
@@ -281,14 +278,8 @@ class CudaBackend(Backend):
         )
 
 
-def _scatter_elements_by_torch(writes: ElementWrites, targets: Sequence[Block]) -> None:
-    """The kernel's work for systems without Triton; places and values are copied to the device first."""
-    addresses = [target.address for target in targets]
-    for target, offsets, values in placed(writes, addresses):
-        if len(offsets):
-            device = targets[target].device
-            bits = torch.from_numpy(values.view(f"i{values.itemsize}").copy())
-            device.view(bits.dtype)[torch.from_numpy(offsets).to(device.device)] = bits.to(device.device)
+def _torch_stream(index: int) -> int:
+    return int(torch.cuda.current_stream(index).cuda_stream)
 
 
 def _is_stream_capturing(stream: Any) -> bool:
@@ -303,9 +294,3 @@ def _why_no_cuda() -> str:
     if torch.version.cuda is None and torch.version.hip is None:
         return "this torch was built without CUDA; install a CUDA build to use the GPU (XPU is not supported)"
     return "torch.cuda finds no device: check the driver (nvidia-smi) and CUDA_VISIBLE_DEVICES"
-
-
-def _scatter_by_torch(buffers: Sequence[torch.Tensor], writes: PackedWrites, targets: Sequence[torch.Tensor]) -> None:
-    """The kernel's work as one copy a run, for systems without Triton."""
-    for target, offset, buffer, source, count, _ in writes.columns():
-        targets[target][offset : offset + count].copy_(buffers[buffer][source : source + count])

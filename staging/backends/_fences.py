@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from staging.backends._driver import Driver, Launch
 from staging.elements import DONE_AT
 
 _NUM_WORDS = 1024
-_DONE = struct.Struct("2q")
 _SPIN_S, _SLEEP_S, _ALIVE_S = 50e-6, 20e-6, 0.2
 
 
@@ -44,21 +42,30 @@ class EventFence:
 class WordFence:
     """Done once its stream's word has reached `value`; asking costs one load of host memory."""
 
-    __slots__ = ("_index", "_of", "_value", "_words", "stream")
+    __slots__ = ("_line", "_value", "stream")
 
-    def __init__(self, words: memoryview, of: WordFences, stream: int, index: int, value: int) -> None:
-        self._words, self._of, self.stream, self._index, self._value = words, of, stream, index, value
+    def __init__(self, line: _Line, value: int) -> None:
+        self._line, self._value, self.stream = line, value, line.stream
 
     def done(self) -> bool:
-        passed: bool = self._words[self._index] >= self._value
+        passed: bool = self._line.word[0] >= self._value
         return passed
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        return self.done() or _poll(self.done, timeout_s, self._of.check_device)
+        return self.done() or _poll(self.done, timeout_s, self._line.of.check_device)
 
     def order(self, stream: torch.cuda.Stream) -> None:
         """Let later work of `stream` wait for it."""
-        self._of.wait_on(stream.cuda_stream, self._index, self._value)
+        self._line.of.wait_on(stream.cuda_stream, self._line.address, self._value)
+
+
+class _Line:
+    """A stream, its word, and the last value that was queued for that."""
+
+    __slots__ = ("address", "last", "of", "stream", "word")
+
+    def __init__(self, of: WordFences, stream: int, word: memoryview, address: int) -> None:
+        self.of, self.stream, self.word, self.address, self.last = of, stream, word, address, 0
 
 
 class WordFences:
@@ -71,7 +78,7 @@ class WordFences:
             raise RuntimeError("the words of fences are not pinned")
         self.words = memoryview(host.numpy().data)
         self._address = host.data_ptr()  # the device's address too, under unified addressing; `prove` shows it
-        self._lines: dict[int, list[int]] = {}
+        self._lines: dict[int, _Line] = {}
         self._lock = lock  # one launch or record at a time
 
     def record(self, stream: int) -> WordFence | None:
@@ -80,33 +87,32 @@ class WordFences:
             line = self._lines.get(stream) or self._line(stream)
             if line is None:
                 return None
-            line[1] += 1
-            index, value = line
-            self._driver.write_word(stream, self._address + 8 * index, value)
-        return WordFence(self.words, self, stream, index, value)
+            line.last = value = line.last + 1
+            self._driver.write_word(stream, line.address, value)
+        return WordFence(line, value)
 
-    def passed_on(self, stream: int, launch: Launch, address: int, packed: memoryview) -> WordFence | None:
-        """A fence that the kernel of elements sets itself: launch one program of it over `packed` bytes that lie at
-        `address`; None, having launched nothing, where all words are taken."""
+    def passed_on(self, stream: int, launch: Launch, address: int, words: memoryview) -> WordFence | None:
+        """A fence that the kernel of elements sets itself: launch one program of it over the packed `words` that lie
+        at `address`; None, having launched nothing, where all words are taken."""
         with self._lock:
             line = self._lines.get(stream) or self._line(stream)
             if line is None:
                 return None
-            line[1] += 1
-            index, value = line
-            _DONE.pack_into(packed, 8 * DONE_AT, self._address + 8 * index, value)
+            line.last = value = line.last + 1
+            words[DONE_AT], words[DONE_AT + 1] = line.address, value
             launch(stream, address, 1, 1)
-        return WordFence(self.words, self, stream, index, value)
+        return WordFence(line, value)
 
-    def _line(self, stream: int) -> list[int] | None:
-        """Which word is a stream's, and the last value that was queued for it."""
-        if len(self._lines) == _NUM_WORDS:
+    def _line(self, stream: int) -> _Line | None:
+        index = len(self._lines)
+        if index == _NUM_WORDS:
             return None
-        return self._lines.setdefault(stream, [len(self._lines), 0])
+        word, address = self.words[index : index + 1], self._address + 8 * index
+        return self._lines.setdefault(stream, _Line(self, stream, word, address))
 
-    def wait_on(self, stream: int, index: int, value: int) -> None:
-        """Let later work of `stream` wait until a word is at least `value`."""
-        self._driver.wait_word(stream, self._address + 8 * index, value)
+    def wait_on(self, stream: int, address: int, value: int) -> None:
+        """Let later work of `stream` wait until the word at `address` is at least `value`."""
+        self._driver.wait_word(stream, address, value)
 
     def check_device(self) -> None:
         """Raises RuntimeError where the device is lost: its words would never be written."""

@@ -8,7 +8,8 @@ import torch
 
 import staging
 from staging import FusedStagedWriter, StagedWriteTensor
-from staging.elements import ElementWrites, keys_of, nbytes_of_elements, packed_in, scatter_elements
+from staging.elements import ElementWrites, Layout, packed_in, scatter_elements
+from staging.keys import keys_of
 from staging.launch import PackedBatch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -18,13 +19,12 @@ COUNTS = [1, 2, 1023, 1024, 1025, 2500]
 def _packed(num, num_targets, kind, *, width, pitch, addresses):
     """Random elements, each place once, in rows of `pitch` elements of which the keys see `width`."""
     rng, span = np.random.default_rng(num), -(-num // num_targets) + 3
-    host = torch.zeros(nbytes_of_elements(num, num_targets, kind.itemsize), dtype=torch.uint8)
+    table = [number for address in addresses for number in (address, pitch * kind.itemsize)]
+    layout = Layout(table, span=span, width=width, itemsize=kind.itemsize)
+    host = torch.zeros(layout.nbytes(num), dtype=torch.uint8)
     writes = ElementWrites(host.numpy())
-    writes.open(num, num_targets, span, width, kind.itemsize)
-    writes.write_header()
-    writes.table[:] = [number for address in addresses for number in (address, pitch * kind.itemsize)]
-    writes.keys[:] = rng.permutation(span * num_targets * width)[:num]
-    writes.values(kind)[:] = rng.integers(1, 127, num)
+    writes.open(num, layout)
+    writes.fill(rng.permutation(span * num_targets * width)[:num], rng.integers(1, 127, num).astype(kind))
     return host
 
 
@@ -51,10 +51,9 @@ def test_the_kernel_sets_the_word_it_is_given():
     target, word = (torch.zeros(4, dtype=torch.int64, device=DEVICE) for _ in range(2))
     host = torch.zeros(256, dtype=torch.uint8)
     writes = ElementWrites(host.numpy())
-    writes.open(2, 1, 4, 1, 8)
-    writes.write_header_and_target(target.data_ptr(), 8)
-    host.view(torch.int64)[5], host.view(torch.int64)[6] = word[1:].data_ptr(), 77
-    writes.keys[:], writes.values(np.dtype(np.int64))[:] = [3, 0], [11, 12]
+    writes.open(2, Layout([target.data_ptr(), 8], span=4, width=1, itemsize=8))
+    writes.fill(np.array([3, 0]), np.array([11, 12]))
+    writes.words[5], writes.words[6] = word[1:].data_ptr(), 77
     kernels.scatter_elements(host.to(DEVICE).view(torch.int64), 1)
     assert word.tolist() == [0, 77, 0, 0]
     assert target.tolist() == [12, 0, 0, 11]
@@ -78,9 +77,66 @@ def test_the_kernel_sets_the_word_it_is_given():
         (([0], [0, 1]), None),
     ],
 )
-def test_places_have_keys_where_all_are_inside_and_distinct(places, due):
-    keys = keys_of(tuple(np.array(indices, np.int64) for indices in places), (10, 5)[: len(places)])
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_places_have_keys_where_all_are_inside_and_distinct(places, due, dtype):
+    arrays = [np.array(indices, dtype) for indices in places]
+    keys = keys_of(arrays, (10, 5)[: len(places)], arrays[0].shape)
     assert (None if keys is None else keys.tolist()) == due
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [[0, 1], np.array([0.0, 1.0]), np.array([0, 1], np.uint64), np.array([[0], [1]]), np.array([0, 1, 2]), 0, None],
+)
+def test_what_is_no_such_array_has_no_keys(rows):
+    assert keys_of((np.array([0, 1]), rows), (10, 5), (2,)) is None
+    assert keys_of((np.array([0, 1]), np.array([0, 1])), (10, 5), (2,)).tolist() == [0, 6]
+
+
+@pytest.mark.parametrize("num", [2, 3, 2048])
+def test_a_batch_of_any_size_is_judged_as_one_by_one(num):
+    rng, shape = np.random.default_rng(num), (8, 1024, 2**31 + 9)
+    places = [rng.integers(limit, size=num) for limit in shape]
+    expected = [(a * shape[1] + b) * shape[2] + c for a, b, c in zip(*(p.tolist() for p in places), strict=True)]
+    assert keys_of(places, shape, (num,)).tolist() == expected
+    for place, limit in zip(places, shape, strict=True):
+        for bad in (-1, limit, -(2**63)):
+            kept, place[num // 2] = place[num // 2], bad
+            assert keys_of(places, shape, (num,)) is None
+            place[num // 2] = kept
+    for place in places:
+        place[-1] = place[0]
+    assert keys_of(places, shape, (num,)) is None  # a place twice
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("size", [8, (8, 4)])
+def test_a_batch_goes_straight_into_a_slot(world, index, size):
+    tensor = StagedWriteTensor(size, torch.int32, world.device, manager=world.manager)
+    tensor.stage_writes(np.array([0, 2, 5], index), np.zeros(3, index), VALUES)
+    assert isinstance(tensor.log.batch, PackedBatch)
+    tensor.apply_write()
+    assert _got(world, tensor).reshape(8, -1)[ROWS, 0].tolist() == VALUES.tolist()
+
+
+@pytest.mark.parametrize(("dtype", "values"), [
+    (torch.int32, [2**31 - 1, -(2**31)]), (torch.int64, [2**63 - 1, -(2**63)]), (torch.uint32, [0, 2**32 - 1]),
+    (torch.uint64, [0, 2**64 - 1]), (torch.float32, [16777217.0, -0.0]), (torch.float64, [0.1, -1e300]),
+])  # fmt: skip
+@pytest.mark.parametrize("spilled", [False, True])
+def test_single_numbers_arrive_as_they_were_staged(world, dtype, values, spilled):
+    tensors, writer = _tensors(world, dtype=dtype)
+    for tensor in tensors[1:]:
+        tensor.stage_write(2, 1, [values[0]])
+        tensor.stage_write(5, 3, [values[1]])
+        if spilled:
+            tensor.stage_write(0, 0, [0, 0])
+        assert bool(tensor.log.elements) != spilled  # else this tests another way
+    writer.apply(tensors)
+    due = torch.tensor(values, dtype=dtype)
+    assert (_got(world, tensors[0]) == 0).all()
+    for tensor in tensors[1:]:
+        assert _got(world, tensor)[[2, 5], [1, 3]].tobytes() == due.numpy().tobytes()
 
 
 def _tensors(world, num=3, dtype=torch.int32):

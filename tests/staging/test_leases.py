@@ -41,14 +41,14 @@ def unfenced(play, monkeypatch):
 
 def ended_early(play, monkeypatch):
     """A lease ends with the step of its publish, though nothing new was published in it."""
-    acquire, end_lease = SlotRing.acquire, Slot.end_lease
+    take, end_lease = SlotRing.take, Slot.end_lease
 
-    def acquire_for_a_step(ring, num_rows):
-        slot = acquire(ring, num_rows)
+    def take_for_a_step(ring, num_rows):
+        slot = take(ring, num_rows)
         end_lease(slot, play.manager.lease_end(fenced=True))
         return slot
 
-    monkeypatch.setattr(SlotRing, "acquire", acquire_for_a_step)
+    monkeypatch.setattr(SlotRing, "take", take_for_a_step)
     monkeypatch.setattr(Slot, "end_lease", lambda slot, end: None)
 
 
