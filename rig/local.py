@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from rig.dispatch import GRACE_S, Batch, Done, Event, Job, Lost
+from rig.dispatch import GRACE_S, Batch, Beat, Done, Event, Job, Lost
 from rig.errors import Incomplete
 from rig.records import Record
 from rig.shell import Shell
@@ -75,8 +75,8 @@ class LocalCrew:
             return [Done(self._seat)]
         except Deadline:
             return [self._lost()]
-        except KeyboardInterrupt:
-            return []
+        except KeyboardInterrupt:  # a job may have said nothing for long, and is none the less alive
+            return [Beat(self._seat, self._shell.progress())]
 
     def give_up(self, stuck: Mapping[str, str]) -> Iterable[Lost]:
         """The job came back by itself, but late."""

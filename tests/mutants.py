@@ -134,7 +134,15 @@ def judge(name: str, source: str, *, folder: Path, backend: str | None) -> tuple
     path.write_text(source, encoding="utf-8")
     out = folder / name
     words = [sys.executable, "-m", "rig", "run", str(CONFIG), "--local", "--fail-fast", "--target", str(path)]
-    words += ["--out", str(out), "--set", "reports=[json]", *(["--backend", backend] if backend else [])]
+    words += [
+        "--out",
+        str(out),
+        "--set",
+        "reports=[json]",
+        "--set",
+        "shrink_s=0",
+        *(["--backend", backend] if backend else []),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
     try:
         report = json.loads((out / "report.json").read_text(encoding="utf-8"))
@@ -151,6 +159,7 @@ def main() -> int:
     parser.add_argument("--module", type=Path, default=MODULE)
     parser.add_argument("--backend")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--every", type=int, default=1, help="only each n-th variant")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--faults", action="store_true")
     parser.add_argument("--only", help="variants whose description contains this")
@@ -158,6 +167,7 @@ def main() -> int:
     known = EQUIVALENT | (ON_GPU if options.backend in ("cuda_uva", "cuda_copy") else ON_CPU)
     found = list(faults()) if options.faults else list(variants(options.module.read_text(encoding="utf-8")))
     tried = [(f"m{i:03d}", what, text) for i, (what, text) in enumerate(found) if (options.only or "") in what]
+    tried = tried[:: options.every]
     if options.list:
         print("\n".join(f"{name} {what}" for name, what, _ in tried))
         return 0

@@ -29,6 +29,8 @@ import sys
 from rig import local
 from rig.__main__ import main
 local.GRACE_S, local._INTERRUPT_S = 0.2, 0.4
+from rig import dispatch
+dispatch.HEARTBEAT_S = 0.3
 main(sys.argv[1:])
 """
 
