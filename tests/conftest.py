@@ -3,6 +3,9 @@
 import pytest
 import torch
 
+if torch.cuda.is_available():
+    pass  # compiled, before a CPU seat asks for Triton's interpreter
+
 
 @pytest.fixture(autouse=torch.cuda.is_available())
 def _memory_for_cuda(monkeypatch):

@@ -24,8 +24,10 @@ class _Array:
 
 def mapped(host):
     """The device's view of host memory, which keeps that alive."""
-    if not ON_GPU or host.numel() == 0:
+    if not ON_GPU:
         return host
+    if host.numel() == 0:
+        return torch.empty(host.shape, dtype=host.dtype, device="cuda")
     raw = torch.as_tensor(_Array(host.view(-1).view(torch.uint8)), device="cuda")
     return raw.view(host.dtype).view(host.shape)
 
