@@ -1,5 +1,5 @@
-"""The command line: `rig run FILE|PRESET`, `rig plan FILE`, `rig list`, `rig report DIR`, `rig table DIR`,
-`rig doctor`, `rig replay FILE`, `rig budget DIR`.
+"""The command line: `rig run FILE|PRESET`, `rig submit FILE`, `rig plan FILE`, `rig list`, `rig report DIR`,
+`rig table DIR`, `rig doctor`, `rig replay FILE`, `rig budget DIR`.
 """
 
 from __future__ import annotations
@@ -94,6 +94,23 @@ def run(config: str, **switches: Any) -> int:
         fail_fast=switches["fail_fast"],
     )
     return main_job.run(checked, options)[1]
+
+
+@cli.command()
+@click.argument("config")
+@_options(of_run=False)
+@click.option("--ledger", is_flag=True, help="Report missing edges, too, though the data were right.")
+@click.option("--fail-fast", is_flag=True, help="Stop at the first assignment that fails.")
+@click.option("--address", metavar="URL", help="The job server; default RAY_API_SERVER_ADDRESS, http://127.0.0.1:8265.")
+@click.option("--working-dir", metavar="DIR", help="Upload this folder, too, and run in it.")
+@click.option("--no-working-dir", is_flag=True, help="Upload no code: the cluster has the package installed.")
+@click.option("--out", metavar="DIR", help="Where the run's folder comes to, new or empty; default runs/NAME-TIME.")
+@click.option("--no-wait", is_flag=True, help="Submit, and leave; nothing is brought back.")
+def submit(config: str, **switches: Any) -> int:
+    """Run a config as a Ray job: follow its log, bring its folder back, exit as the run did."""
+    from rig import submit as submitting
+
+    return submitting.submit(config, switches)
 
 
 @cli.command()

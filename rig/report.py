@@ -29,12 +29,12 @@ def write_reports(records: Sequence[Record], folder: Path, *, formats: Sequence[
             report_json.write(report, folder)
             failures.write(report, records, folder)
         except OSError as error:
-            _say(f"rig: the report could not be written: {error}")
+            say(f"rig: the report could not be written: {error}")
         for name in formats:
             if name != "json":
                 _render(name, report, folder)
     finally:
-        _say(last_line(verdict, exit_code, folder))
+        say(last_line(verdict, exit_code, folder))
     return verdict, exit_code
 
 
@@ -48,10 +48,10 @@ def _render(name: str, report: dict[str, Any], folder: Path) -> None:
     try:
         registry.load("reports", name).write(report, folder)
     except Exception as error:
-        _say(f"rig: the {name} report could not be written: {type(error).__name__}: {error}")
+        say(f"rig: the {name} report could not be written: {type(error).__name__}: {error}")
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
     """Print a line; a reader that went away (`| head`) or a full disk must not change the exit."""
     try:
         print(line, flush=True)

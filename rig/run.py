@@ -57,7 +57,7 @@ def run(config: RunConfig, options: Options | None = None) -> tuple[str, int]:
     targets = {spec["name"]: spec for spec in map(target_spec, config.targets)}
     rivals = {spec["name"]: spec for spec in map(target_spec, config.compared)}
     folder = make_folder(config.name, options.out, is_job=is_job())
-    journal = Journal(config, folder=folder, about=_about(options, targets, rivals))
+    journal = Journal(config, folder=folder, about=about(options, targets, rivals))
     one = _Run(config, options, targets=targets | rivals, journal=journal)
     outcome = one.execute()
     return one.finish(**outcome)
@@ -196,7 +196,7 @@ class _Run:
         os._exit(exit_code)
 
 
-def _about(
+def about(
     options: Options, targets: Mapping[str, Mapping[str, Any]], rivals: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
     """What the run record says besides config and plan."""
