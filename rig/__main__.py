@@ -1,5 +1,5 @@
 """The command line: `rig run FILE|PRESET`, `rig submit FILE`, `rig plan FILE`, `rig list`, `rig report DIR`,
-`rig table DIR`, `rig doctor`, `rig replay FILE`, `rig budget DIR`.
+`rig collect DIR`, `rig table DIR`, `rig doctor`, `rig replay FILE`, `rig budget DIR`.
 """
 
 from __future__ import annotations
@@ -155,6 +155,23 @@ def report(folder: str) -> int:
 
     records = read(Path(folder))
     return write_reports(records, Path(folder), formats=records[0]["config"]["reports"])[1]
+
+
+@cli.command()
+@click.argument("folder", metavar="DIR")
+@click.argument("spools", metavar="[SPOOL]...", nargs=-1)
+@click.option("--address", metavar="HOST:PORT", help="Look on every node of this Ray cluster; default RAY_ADDRESS.")
+@click.option("--local", is_flag=True, help="Look in the temp folder of this machine, without Ray.")
+def collect(folder: str, spools: tuple[str, ...], address: str | None, local: bool) -> int:
+    """Fetch what the driver of a run never got from its workers' spools, and judge the run again; exits like the run.
+
+    SPOOL is a file rig-spool-* copied from a node, or a folder of such.
+    """
+    from rig.collect import collect as fetch
+
+    if local and address:
+        raise UsageError("--local means without Ray, and --address names a Ray cluster; give one of them")
+    return fetch(Path(folder), spools, address=address, local=local, say=click.echo)
 
 
 @cli.command()

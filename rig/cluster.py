@@ -60,17 +60,22 @@ def wait_for_nodes(expect: Expect, *, wait_s: float, check: Callable[[], None]) 
 def hired(
     seats: Sequence[Seat], nodes: Sequence[Node], *, config: SeatsConfig, stacks: Path, check: Callable[[], None]
 ) -> Iterator[RayCrew]:
-    """A crew of one actor per seat, all placed and started; whatever happens, it is dismissed at the end."""
+    """A crew of one actor per seat, all placed and started; whatever happens, it is dismissed at the end.
+
+    Spools go where everything of a seat was taken; after an exception in the block, such as a full disk, all stay.
+    """
     from rig.cluster_crew import RayCrew
     from rig.cluster_place import release, reserve, start
 
     group = reserve(seats, nodes, wait_s=config.wait_s, check=check)
     try:
         crew = RayCrew(start(seats, nodes, group, ready_s=config.ready_s, check=check), stacks=stacks)
+        is_well = False
         try:
             yield crew
+            is_well = True
         finally:
-            crew.close()
+            crew.close(keep_spools=not is_well)
     finally:
         release(group)
 

@@ -19,8 +19,10 @@ import ray
 from rig import gpus
 from rig.records import Record
 from rig.shell import Shell
+from rig.spool import Spool, path_of
 
 _SIGNAL_WAIT_S = 0.5
+_GONE_S = 5.0
 _exit = os._exit
 
 
@@ -43,15 +45,18 @@ class _Seat:
         where = {"node_id": context.get_node_id(), "pid": os.getpid()}
         return where | {"gpu": gpus.uuid_of(str(ids[0])) if ids else ""}
 
-    def prepare(self, *, run: str, seat: str, kind: str, seed: int) -> Record:
-        """Make the worker; returns the seat record. Slow: imports what the worker imports."""
+    def prepare(self, *, run: str, seat: str, kind: str, seed: int, spools: str | None) -> Record:
+        """Make the worker, and its spool in the folder `spools`; returns the seat record. Slow: imports what the worker
+        imports.
+        """
         if kind == "cpu":
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # Ray hides no GPU from an actor that asked for none
         from rig.worker import Worker
 
         worker = Worker(seat=seat, device="cuda:0" if kind == "gpu" else "cpu", seed=seed)
-        self._shell = Shell(worker, run=run, seat=seat, incarnation=self._incarnation)
-        return self._shell.describe() | {"kind": kind, "versions": versions()}
+        spool = Spool(path_of(run, self._incarnation, folder=spools))
+        self._shell = Shell(worker, run=run, seat=seat, incarnation=self._incarnation, spool=spool)
+        return self._shell.describe() | {"kind": kind, "versions": versions(), "spool": str(spool.path)}
 
     def work(self, job: dict[str, Any]) -> Iterator[list[Record]]:
         """Batches of the records of one job: all controls, or one assignment."""
@@ -81,17 +86,42 @@ class _Seat:
         self._trace_file.flush()
         _exit(status)
 
-    def close(self) -> None:
-        """Let the worker go, and leave no file behind."""
+    def close(self, *, keep_spool: bool) -> None:
+        """Let the worker go, and leave no file behind but a spool that somebody may want."""
         try:
             if self._shell is not None:
-                self._shell.close()
+                self._shell.close(keep_spool=keep_spool)
         finally:
             faulthandler.unregister(signal.SIGUSR1)
             faulthandler.enable()
             os._exit = _exit
             self._trace_file.close()
             self._trace.unlink(missing_ok=True)
+
+
+def _gpu_memory(uuid: str) -> int | None:
+    """On a seat's node, the MiB of its GPU that are in use; None where there is no GPU, or nobody knows."""
+    return gpus.used_mib(uuid) if uuid else None
+
+
+def _aftermath(pid: int, uuid: str) -> dict[str, Any]:
+    """On a seat's node, whether its process is gone, waited for a while, and what memory of its GPU is in use then."""
+    deadline = time.monotonic() + _GONE_S
+    while not (is_gone := _is_gone(pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return {"pid": pid, "is_gone": is_gone, "gpu_used_mib": _gpu_memory(uuid)}
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody has reaped yet has."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):  # it ended in between, or there is no /proc: the next look tells
+        return False
 
 
 def _last_words(pid: int, *, is_alive: bool) -> str:
@@ -117,6 +147,8 @@ def _last_words(pid: int, *, is_alive: bool) -> str:
 _remote: Any = ray.remote
 SeatActor = _remote(max_restarts=0, max_task_retries=0, concurrency_groups={"ctl": 1})(_Seat)
 last_words = _remote(num_cpus=0, max_retries=0)(_last_words)
+gpu_memory = _remote(num_cpus=0, max_retries=0)(_gpu_memory)
+aftermath = _remote(num_cpus=0, max_retries=0)(_aftermath)
 
 
 def trace_path(pid: int) -> Path:

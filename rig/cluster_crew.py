@@ -16,11 +16,12 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from rig.cluster_actor import last_words
+from rig.cluster_actor import aftermath, gpu_memory, last_words
 from rig.cluster_place import WAVE, Placed, gather
 from rig.dispatch import Batch, Beat, Done, Event, Job, Lost
 from rig.errors import Incomplete
 from rig.records import Record
+from rig.whereabouts import where
 
 _BEAT_S = 2.0
 _STACKS_S = 5.0
@@ -40,13 +41,20 @@ class RayCrew:
         self._beats: dict[Any, str] = {}
         self._next_beats = 0.0
         self._gone: set[str] = set()
+        self._jobs: dict[str, str] = {}
+        self._at: dict[str, dict[str, Any]] = {}
 
-    def prepare(self, *, run: str, seed: int, ready_s: float, check: Callable[[], None]) -> list[Record]:
-        """Make every seat's worker, in waves; returns the seat records. `Incomplete` if one is not ready in time."""
+    def prepare(
+        self, *, run: str, seed: int, spools: str | None, ready_s: float, check: Callable[[], None]
+    ) -> list[Record]:
+        """Make every seat's worker, in waves; returns the seat records. `Incomplete` if one is not ready in time.
+
+        `spools` is the folder for their spools where they share a machine with the driver, else None.
+        """
         placed, records = list(self._placed.values()), []
         for first in range(0, len(placed), WAVE):
             refs = [
-                p.actor.prepare.remote(run=run, seat=p.seat.id, kind=p.seat.kind, seed=seed)
+                p.actor.prepare.remote(run=run, seat=p.seat.id, kind=p.seat.kind, seed=seed, spools=spools)
                 for p in placed[first : first + WAVE]
             ]
             try:
@@ -60,7 +68,13 @@ class RayCrew:
         return [record | place for record, place in zip(records, places, strict=True)]
 
     def launch(self, seat: str, job: Job) -> None:
-        """Start a job's stream."""
+        """Start a job's stream.
+
+        The next job comes when all records of this one were taken, and a job makes no more than some dozens: so what is
+        on its way stays bounded, and a slow driver slows its seats.
+        """
+        self._jobs[seat] = job.subject
+        self._at.pop(seat, None)
         self._streams[self._placed[seat].actor.work.remote(asdict(job))] = seat
 
     def poll(self, timeout_s: float) -> Iterable[Event]:
@@ -83,24 +97,39 @@ class RayCrew:
         unreachable.
         """
         stacks = self.save_stacks()
+        reached = [seat for seat in stuck if stacks[seat] is not None]
+        on_gpus = [seat for seat in reached if self._placed[seat].gpu]
+        used = self._on_nodes(on_gpus, gpu_memory, lambda p: (p.gpu,), within_s=_WORDS_S)
         for seat in stuck:
             self._dismiss(seat)
-        self._last_words([seat for seat in stuck if stacks[seat] is not None], is_alive=False, within_s=_STACKS_S)
-        return [self._stuck(seat, reason, reached=stacks[seat] is not None) for seat, reason in stuck.items()]
+        self._last_words(reached, is_alive=False, within_s=_STACKS_S)
+        after = self._on_nodes(reached, aftermath, lambda p: (p.pid, p.gpu), within_s=_WORDS_S)
+        ended = {seat: (after[seat] or {}) | {"gpu_used_mib_before": used.get(seat)} for seat in reached}
+        return [self._stuck(seat, reason, ended=ended.get(seat)) for seat, reason in stuck.items()]
 
     def save_stacks(self) -> dict[str, str | None]:
-        """Write each seat's stacks to a file under `stacks/`; returns them, None where not even the node answered."""
+        """Write each seat's stacks to a file under `stacks/`, and to where.txt what each is at.
+
+        Returns the stacks, None where not even the node answered.
+        """
+        before = dict(self._at)
+        asked = {p.actor.beat.remote(): id_ for id_, p in self._placed.items() if id_ in self._jobs}
         stacks = self._all_stacks()
+        now = self._answers(asked, within_s=0)
+        silent = [id_ for id_, said in now.items() if said is None]
+        at = before | {id_: said for id_, said in now.items() if said is not None}
         self._stacks.mkdir(parents=True, exist_ok=True)
         for id_, text in stacks.items():
             said = text or ("its node does not answer\n" if text is None else "the process does not answer\n")
             (self._stacks / f"{id_}.txt").write_text(said, encoding="utf-8")
+        text = where(stacks, at=at, jobs=self._jobs, silent=silent)
+        (self._stacks / "where.txt").write_text(text, encoding="utf-8")
         return stacks
 
-    def close(self) -> None:
-        """Let idle workers go in order, then kill every actor."""
+    def close(self, *, keep_spools: bool) -> None:
+        """Let idle workers go in order, then kill every actor. The spools of those that are busy or lost stay."""
         busy = set(self._streams.values()) | self._gone
-        refs = [p.actor.close.remote() for id_, p in self._placed.items() if id_ not in busy]
+        refs = [p.actor.close.remote(keep_spool=keep_spools) for id_, p in self._placed.items() if id_ not in busy]
         with contextlib.suppress(RayError):
             if refs:
                 ray.wait(refs, num_returns=len(refs), timeout=_CLOSE_S)
@@ -116,6 +145,7 @@ class RayCrew:
             return Batch(seat, ray.get(next(stream), timeout=_WORDS_S))
         except StopIteration:
             del self._streams[stream]
+            self._jobs.pop(seat, None)
             return Done(seat)
         except RayTaskError as error:
             self._dismiss(seat)
@@ -126,7 +156,8 @@ class RayCrew:
     def _beat(self, ref: Any) -> Iterable[Event]:
         seat = self._beats.pop(ref)
         try:
-            return [Beat(seat, ray.get(ref, timeout=_STACKS_S))]
+            self._at[seat] = ray.get(ref, timeout=_STACKS_S)
+            return [Beat(seat, self._at[seat])]
         except (RayError, GetTimeoutError):
             return []  # the stream tells, or the missing beat does
 
@@ -154,9 +185,9 @@ class RayCrew:
             return Lost(seat, "FAIL", f"{where} ended with exit code {code[1]}")
         return Lost(seat, "INCOMPLETE", f"{where} is gone: {text.rpartition('Worker exit detail: ')[2][:400]}")
 
-    def _stuck(self, seat: str, reason: str, *, reached: bool) -> Lost:
-        if reached:
-            return Lost(seat, "HANG", f"{reason}; stacks in {self._stacks.name}/")
+    def _stuck(self, seat: str, reason: str, *, ended: dict[str, Any] | None) -> Lost:
+        if ended is not None:
+            return Lost(seat, "HANG", f"{reason}; stacks in {self._stacks.name}/", ended)
         return Lost(
             seat, "INCOMPLETE", f"{reason}, and its node {self._placed[seat].seat.address} does not answer either"
         )
@@ -164,6 +195,7 @@ class RayCrew:
     def _dismiss(self, seat: str) -> None:
         self._streams = {stream: id_ for stream, id_ in self._streams.items() if id_ != seat}
         self._beats = {ref: id_ for ref, id_ in self._beats.items() if id_ != seat}
+        self._jobs.pop(seat, None)
         self._kill(seat)
         self._gone.add(seat)
 
@@ -180,17 +212,28 @@ class RayCrew:
 
     def _last_words(self, seats: Sequence[str], *, is_alive: bool, within_s: float) -> dict[str, str | None]:
         """What the seats' processes left or say, read on their nodes; None where the node does not answer."""
+        return self._on_nodes(seats, last_words, lambda place: (place.pid,), within_s=within_s, is_alive=is_alive)
+
+    def _on_nodes(
+        self,
+        seats: Sequence[str],
+        task: Any,
+        about: Callable[[Placed], tuple[Any, ...]],
+        *,
+        within_s: float,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """By seat, what a task on its node says; None where the node does not answer."""
         asked = {}
         for seat in seats:
-            place = self._placed[seat]
-            there = NodeAffinitySchedulingStrategy(place.node_id, soft=False)
-            asked[last_words.options(scheduling_strategy=there).remote(place.pid, is_alive=is_alive)] = seat
+            there = NodeAffinitySchedulingStrategy(self._placed[seat].node_id, soft=False)
+            asked[task.options(scheduling_strategy=there).remote(*about(self._placed[seat]), **more)] = seat
         return self._answers(asked, within_s=within_s)
 
     @staticmethod
-    def _answers(asked: Mapping[Any, str], *, within_s: float) -> dict[str, str | None]:
+    def _answers(asked: Mapping[Any, str], *, within_s: float) -> dict[str, Any]:
         """By seat, the answers that came in time."""
-        answers: dict[str, str | None] = dict.fromkeys(asked.values())
+        answers: dict[str, Any] = dict.fromkeys(asked.values())
         ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=within_s) if asked else ([], [])
         for ref in ready:
             with contextlib.suppress(RayError):

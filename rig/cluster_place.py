@@ -31,6 +31,7 @@ class Placed:
     actor: Any
     node_id: str
     pid: int
+    gpu: str = ""  # the UUID of its GPU, if it has one
 
 
 def alive_nodes() -> list[Node]:
@@ -110,7 +111,7 @@ def start(
     ordered = sorted(started, key=lambda s: s[:3])
     by_node = sorted(enumerate(seats), key=lambda place: (place[1].node_id, place[0]))
     placed = [
-        Placed(seat=seat, actor=actor, node_id=said["node_id"], pid=said["pid"])
+        Placed(seat=seat, actor=actor, node_id=said["node_id"], pid=said["pid"], gpu=said["gpu"])
         for (_, seat), (*_, actor, said) in zip(by_node, ordered, strict=True)
     ]
     return sorted(placed, key=lambda p: seats.index(p.seat))

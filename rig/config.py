@@ -72,6 +72,15 @@ class RunEntry(Strict):
     ratio_min: dict[str, Positive] = {}
 
 
+class RetryConfig(Strict):
+    """How often what a lost seat did not get to is run again, on a live seat of its kind; failures never are.
+
+    A run that allows it may lose seats and pass, as long as nothing is missing and `expect` still holds.
+    """
+
+    infra: Annotated[int, Field(ge=0, le=10)] = 0
+
+
 class RunConfig(Strict):
     """One run, complete: `load_config` makes it from YAML, and any caller may build it in Python.
 
@@ -88,6 +97,7 @@ class RunConfig(Strict):
     controls: bool = True
     shrink_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 5.0  # per assignment with findings
     ledger: bool = False
+    retry: RetryConfig = RetryConfig()
     runs: Annotated[tuple[RunEntry, ...], Field(min_length=1)]
     faults: Annotated[tuple[Any, ...], Field(max_length=0)] = ()
     reports: tuple[str, ...] = ("console", "json")

@@ -69,7 +69,7 @@ def digest(records: Iterable[Record]) -> dict[str, Any]:
         "controls": [{key: control.get(key) for key in _CONTROL} for control in told.controls],
         "assignments": [
             {key: a.get(key) for key in (*_ASSIGNMENT, *(_COMPARED if a.get("comparison") else ()))}
-            | ({"search": a["search"]} if a.get("search") else {})
+            | {key: a[key] for key in ("search", "attempts") if a.get(key)}
             for a in told.assignments
         ],
         "coverage": coverage(told.assignments),

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from rig.lattice import ORDER
 from rig.records import Record, record_id
+from rig.retries import Retries
 from rig.shell import ended
 
 HEARTBEAT_S = 30.0
@@ -54,12 +55,13 @@ class Beat(NamedTuple):
 
 class Lost(NamedTuple):
     """A seat that is gone. FAIL if it left a fault trace or an exit code, INCOMPLETE if nobody knows why, HANG if it is
-    stuck.
+    stuck. `ended` is what became of a process that the rig ended.
     """
 
     seat: str
     verdict: str
     reason: str
+    ended: dict[str, Any] | None = None
 
 
 Event = Batch | Done | Beat | Lost
@@ -89,6 +91,7 @@ class _Lane:
     last_beat: float = 0.0
     is_lost: bool = False
     told: set[str] = field(default_factory=set)
+    found: set[str] = field(default_factory=set)  # of these a finding came
 
 
 class Dispatch:
@@ -104,11 +107,13 @@ class Dispatch:
         stop: Callable[[], str | None],
         on_beat: Callable[[str, str], None] = lambda seat, at: None,
         fail_fast: bool = False,
+        retries: Retries | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._crew, self._run, self._emit, self._stop, self._on_beat = crew, run, emit, stop, on_beat
         self._lanes = {seat: _Lane(deque(queue)) for seat, queue in jobs.items()}
         self._fail_fast, self._clock = fail_fast, clock
+        self._retries = retries or Retries(dict.fromkeys(jobs, ""), infra=0)
         self._seq = 0
         self._failed = ""
 
@@ -125,8 +130,10 @@ class Dispatch:
     def _launch(self) -> bool:
         """Give every idle seat its next job; False when there is nothing left to wait for."""
         for seat, lane in self._lanes.items():
-            if lane.job is None and lane.jobs and not lane.is_lost:
-                lane.job = lane.jobs.popleft()
+            if lane.job is None and not lane.is_lost:
+                lane.job = lane.jobs.popleft() if lane.jobs else self._retries.take(seat)
+                if lane.job is None:
+                    continue
                 lane.started = lane.last_beat = self._clock()
                 self._crew.launch(seat, lane.job)
                 self._on_beat(seat, lane.job.subject)
@@ -151,7 +158,9 @@ class Dispatch:
 
     def _note(self, lane: _Lane, records: Iterable[Record]) -> None:
         for record in records:
-            if record["type"] == "assignment":
+            if record["type"] == "finding":
+                lane.found.add(record["assignment"])
+            elif record["type"] == "assignment":
                 lane.told.add(record["assignment"])
                 if record["verdict"] == "HANG":
                     self._crew.save_stacks()
@@ -171,15 +180,22 @@ class Dispatch:
             self._lose(lost)
 
     def _lose(self, lost: Lost) -> None:
-        """The job at hand ends as the loss says, everything behind it is INCOMPLETE."""
+        """The job at hand ends as the loss says, everything behind it is INCOMPLETE.
+
+        If infrastructure took the seat, all of it that has neither a record nor a finding may be run again elsewhere.
+        """
         lane = self._lanes[lost.seat]
         lane.is_lost = True
         job, lane.job = lane.job, None
+        if lost.verdict == "INCOMPLETE":
+            is_open = job is not None and job.subject not in lane.told | lane.found
+            self._retries.put(lost.seat, behind=lane.jobs, at_hand=job if is_open else None)
         during = job.subject if job else "no job"
         planted = lost.verdict == "FAIL" and not (job and job.assignment)  # a control is wrong on purpose
         verdict = "INCOMPLETE" if planted else lost.verdict
-        body = {"type": "lost", "verdict": verdict, "during": during, "reason": lost.reason}
-        self._emit([self._record(f"lost:{lost.seat}", body | {"seat": lost.seat})])
+        body: Record = {"type": "lost", "verdict": verdict, "during": during, "reason": lost.reason}
+        body |= {"seat": lost.seat} | ({"ended": lost.ended} if lost.ended else {})
+        self._emit([self._record(f"lost:{lost.seat}", body)])
         if job and job.assignment and job.subject not in lane.told:
             elapsed_s = round(self._clock() - lane.started, 3)
             self._end(job.assignment, lost, elapsed_s)
@@ -193,7 +209,7 @@ class Dispatch:
         lane.jobs.clear()
         untold = [job.assignment for job in left if job.assignment and job.subject not in lane.told]
         if untold:
-            self._emit([self._record(a["id"], ended(a, "INCOMPLETE", reason=reason)) for a in untold])
+            self._emit([self._of(a, ended(a, "INCOMPLETE", reason=reason)) for a in untold])
 
     def _end(self, assignment: dict[str, Any], lost: Lost, elapsed_s: float) -> None:
         """The record of the assignment that a lost seat was at, and a finding if that was the target's doing."""
@@ -202,11 +218,14 @@ class Dispatch:
         finding = {"type": "finding", "kind": kind, "summary": _first_line(lost.reason)}
         finding |= {"assignment": assignment["id"], "seat": assignment["seat"], "first": None, "overwriter": None}
         bodies = [finding, body | {"findings": [kind]}] if kind else [body]
-        self._emit([self._record(assignment["id"], b) for b in bodies])
+        self._emit([self._of(assignment, b) for b in bodies])
 
-    def _record(self, subject: str, body: Record) -> Record:
+    def _of(self, assignment: dict[str, Any], body: Record) -> Record:
+        return self._record(assignment["id"], body, attempt=assignment.get("attempt", 1))
+
+    def _record(self, subject: str, body: Record, *, attempt: int = 1) -> Record:
         self._seq += 1
-        return {**body, "id": record_id(self._run, subject, seq=self._seq)}
+        return {**body, "id": record_id(self._run, subject, attempt=attempt, seq=self._seq)}
 
     def _stop_reason(self) -> str | None:
         return self._stop() or (f"not run: --fail-fast after {self._failed}" if self._failed else None)

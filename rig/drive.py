@@ -38,6 +38,7 @@ class Progress:
 
     assignment: str | None = None
     step: int = 0
+    stage: str = ""
     deadline_ns: int | None = None  # by the drive's clock
 
 

@@ -25,6 +25,20 @@ def uuid_of(device_id: str, timeout_s: float = 20.0) -> str:
     return device_id if not device_id.isdigit() else _listing(timeout_s).get(device_id, device_id)
 
 
+def used_mib(uuid: str, timeout_s: float = 20.0) -> int | None:
+    """The MiB of a GPU's memory that all processes together use; None if nvidia-smi does not say."""
+    query = ["nvidia-smi", "-i", uuid, "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    if shutil.which(query[0]) is None:
+        return None
+    try:
+        ran = subprocess.run(
+            query, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return int(ran.stdout) if ran.returncode == 0 and ran.stdout.strip().isdigit() else None
+
+
 def _listing(timeout_s: float) -> dict[str, str]:
     if shutil.which("nvidia-smi") is None:
         return {}

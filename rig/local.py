@@ -3,12 +3,14 @@ only.
 
 Deadlines: a watchdog thread saves the stacks and then interrupts the main thread by a signal (SIGUSR2), which ends
 anything that runs Python code or waits in an interruptible call. What still does not end, such as a target that
-swallows every exception, ends with the process: the run is written up from the watchdog thread. A call that never gives
-the interpreter's lock back stops the watchdog too; only Ray helps against that.
+swallows every exception, ends with the process: the run is written up from the watchdog thread. A call that never
+gives the interpreter's lock back stops the watchdog, too: then faulthandler, which needs no lock, saves the stacks and
+ends the process with exit 1 and without a last line. The records stay, and `rig collect DIR` writes the report.
 """
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import signal
 import threading
@@ -17,14 +19,17 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rig.dispatch import GRACE_S, Batch, Beat, Done, Event, Job, Lost
 from rig.errors import Incomplete
 from rig.records import Record
 from rig.shell import Shell
+from rig.spool import Spool, path_of
+from rig.whereabouts import where
 
 _INTERRUPT_S = 10.0
+_RESORT_S = 5.0  # after all that needs the interpreter's lock had its time
 
 
 class Deadline(KeyboardInterrupt):
@@ -53,6 +58,7 @@ class LocalCrew:
         self._job: Job | None = None
         self._launched = 0.0
         self._in_main = threading.current_thread() is threading.main_thread()
+        self._resort: IO[str] | None = None
 
     def launch(self, seat: str, job: Job) -> None:
         """Make the job's generator; `poll` runs it."""
@@ -69,6 +75,8 @@ class LocalCrew:
         assert job is not None
         left_s = max(0.05, job.timeout_s + GRACE_S - (time.monotonic() - self._launched))
         try:
+            if self._in_main:
+                self._arm(left_s)
             with self._raising(), Watchdog(left_s, self.save_stacks, on_stuck=self._stuck, enabled=self._in_main):
                 return [Batch(self._seat, next(self._batches))]
         except StopIteration:
@@ -77,16 +85,39 @@ class LocalCrew:
             return [self._lost()]
         except KeyboardInterrupt:  # a job may have said nothing for long, and is none the less alive
             return [Beat(self._seat, self._shell.progress())]
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def close(self) -> None:
+        """Leave no empty file of stacks behind."""
+        if self._resort is not None:
+            self._resort.close()
+            if not (path := self._stacks / f"{self._seat}-last.txt").stat().st_size:
+                path.unlink()
+            with contextlib.suppress(OSError):  # stacks are there
+                self._stacks.rmdir()
+
+    def _arm(self, left_s: float) -> None:
+        """What ends a call that never gives the lock back. It needs an open file, so that there is one from now on."""
+        if self._resort is None:
+            self._stacks.mkdir(parents=True, exist_ok=True)
+            self._resort = (self._stacks / f"{self._seat}-last.txt").open("w", encoding="utf-8")
+        faulthandler.dump_traceback_later(left_s + _INTERRUPT_S + _RESORT_S, file=self._resort, exit=True)
 
     def give_up(self, stuck: Mapping[str, str]) -> Iterable[Lost]:
         """The job came back by itself, but late."""
         return [Lost(seat, "HANG", reason) for seat, reason in stuck.items()]
 
     def save_stacks(self) -> None:
-        """The stacks of all threads of this process, under `stacks/`."""
+        """The stacks of all threads of this process, under `stacks/`, and in where.txt what the seat is at."""
         self._stacks.mkdir(parents=True, exist_ok=True)
-        with (self._stacks / f"{self._seat}.txt").open("w", encoding="utf-8") as file:
+        with (self._stacks / f"{self._seat}.txt").open("w+", encoding="utf-8") as file:
             faulthandler.dump_traceback(file=file, all_threads=True)
+            file.seek(0)
+            stacks = file.read()
+        jobs = {self._seat: self._job.subject} if self._job else {}
+        text = where({self._seat: stacks}, at={self._seat: self._shell.progress()}, jobs=jobs, silent=())
+        (self._stacks / "where.txt").write_text(text, encoding="utf-8")
 
     def _stuck(self) -> None:
         self._on_stuck(self._lost())
@@ -130,7 +161,7 @@ class Watchdog:
             raise Deadline
 
 
-def open_shell(*, run: str, seat: str, device: str, seed: int) -> Shell:
+def open_shell(*, run: str, seat: str, device: str, seed: int, spools: str) -> Shell:
     """The worker of this process in its shell; imports what it imports. `Incomplete` if its GPU is of no use."""
     from rig.worker import Worker
 
@@ -140,4 +171,6 @@ def open_shell(*, run: str, seat: str, device: str, seed: int) -> Shell:
         if device == "cpu":
             raise
         raise Incomplete(f"a GPU seat could not become ready: {type(error).__name__}: {error}") from error
-    return Shell(worker, run=run, seat=seat, incarnation=uuid.uuid4().hex[:8])
+    incarnation = uuid.uuid4().hex[:8]
+    spool = Spool(path_of(run, incarnation, folder=spools))
+    return Shell(worker, run=run, seat=seat, incarnation=incarnation, spool=spool)

@@ -57,7 +57,7 @@ class Progress:
         not_run: list[Record] = []
         for record in records:
             if record["type"] == "assignment":
-                self._num_done += 1
+                self._num_done += record["attempt"] == 1  # what runs once more was counted
                 self._at.pop(record["seat"], None)
                 if record["verdict"] == "INCOMPLETE" and not record["elapsed_s"]:
                     not_run.append(record)

@@ -158,6 +158,21 @@ class Lost(Kept):
     reason: str
 
 
+class Spool(Kept):
+    seat: str
+    reason: str
+
+
+class Source(Shape):
+    where: str
+    seat: str
+    num_new: Count
+
+
+class Collected(Kept):
+    sources: list[Source]
+
+
 class End(Kept):
     elapsed_s: Seconds | None = None
     interrupted: str | None = None
@@ -169,6 +184,7 @@ class End(Kept):
 _SHAPES: dict[str, type[Kept]] = {
     **{"run": Run, "seat": Seat, "control": Control, "controls": Controls, "finding": Finding},
     **{"replay": Replay, "assignment": Assignment, "lost": Lost, "end": End},
+    **{"spool": Spool, "collected": Collected},
 }
 
 

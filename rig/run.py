@@ -27,8 +27,10 @@ from rig.plan import Plan, plan
 from rig.progress import make_progress
 from rig.records import Record
 from rig.report import last_line, write_reports
+from rig.retries import Retries
 from rig.seats import Node, Seat, found, number_seats
 from rig.sources import recorded, target_spec
+from rig.spool import FOLDER as SPOOLS
 from rig.verdict import EXIT_INTERRUPTED
 
 CONTROLS_S = 300.0  # for all controls of one seat
@@ -71,6 +73,8 @@ class _Run:
         words = last_line("INCOMPLETE", EXIT_INTERRUPTED, journal.folder)
         self._interrupts = Interrupts(last_words=f"\n{words}\n")
         self._progress = make_progress()
+        self._spools = str(journal.folder / SPOOLS)  # of seats on the driver's own machine
+        self._kinds: dict[str, str] = {}
 
     def execute(self) -> dict[str, Any]:
         """Everything up to the last seat's record; returns how it ended. Ray is down when it returns."""
@@ -124,7 +128,9 @@ class _Run:
             with hired(seats, nodes, config=seats_config, stacks=stacks, check=stop.check) as crew:
                 self._progress.phase(f"waiting until {len(seats)} seats are ready")
                 ready_s, seed = seats_config.ready_s, self._config.seed
-                self._emit(crew.prepare(run=self._journal.run, seed=seed, ready_s=ready_s, check=stop.check))
+                spools = self._spools if where == "local" else None
+                about: dict[str, Any] = {"run": self._journal.run, "seed": seed, "spools": spools}
+                self._emit(crew.prepare(**about, ready_s=ready_s, check=stop.check))
                 self._dispatch(crew, jobs)
 
     def _in_this_process(self) -> None:
@@ -138,14 +144,22 @@ class _Run:
         (seat,) = jobs
         self._progress.phase("making the worker of this process")
         device = "cuda:0" if num_gpus else "cpu"
-        shell = open_shell(run=self._journal.run, seat=seat, device=device, seed=self._config.seed)
+        about: dict[str, Any] = {
+            "run": self._journal.run,
+            "seat": seat,
+            "seed": self._config.seed,
+            "spools": self._spools,
+        }
+        shell, is_well = open_shell(device=device, **about), False
+        stacks, raising = self._journal.folder / "stacks", self._interrupts.raising
+        crew = LocalCrew(shell, seat=seat, stacks=stacks, on_stuck=self._give_up, raising=raising)
         try:
             self._emit([shell.describe() | {"versions": versions()}])
-            stacks, raising = self._journal.folder / "stacks", self._interrupts.raising
-            crew = LocalCrew(shell, seat=seat, stacks=stacks, on_stuck=self._give_up, raising=raising)
             self._dispatch(crew, jobs)
+            is_well = self._interrupts.name is None  # else a batch was cut off
         finally:
-            shell.close()
+            crew.close()
+            shell.close(keep_spool=not is_well)
 
     def _begin(self, seats: Sequence[Seat], nodes: Sequence[Node], *, transport: str) -> dict[str, list[Job]]:
         """Plan, record the plan, and make each seat's jobs. `Incomplete` if there is less than expected."""
@@ -157,6 +171,7 @@ class _Run:
             offer = "; ".join(f"{n.address}: {n.num_cpus:g} CPU, {n.num_gpus} GPU" for n in nodes[:20])
             raise Incomplete(f"the cluster has {len(nodes)} nodes ({offer or 'none'})")
         self._progress.planned(len(planned.assignments))
+        self._kinds = {seat.id: seat.kind for seat in seats}
         return {seat.id: self._jobs(planned, seat) for seat in seats}
 
     def _jobs(self, planned: Plan, seat: Seat) -> list[Job]:
@@ -182,6 +197,7 @@ class _Run:
             stop=self._interrupts.reason,
             on_beat=self._progress.beat,
             fail_fast=self._options.fail_fast,
+            retries=Retries(self._kinds, infra=self._config.retry.infra),
         )
         self._loop.work()
 

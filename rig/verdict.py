@@ -45,6 +45,7 @@ def judge(records: Iterable[Record]) -> Judgement:
     assignments, latency = judge_assignments(run["plan"], of.get("assignment", []), of.get("finding", []))
     seats, problems = judge_seats(run, of, assignments)
     problems += [*_of_run(run, end), *unlike_machines(of.get("seat", []))]
+    problems += _of_collecting(of.get("collected", []))
     problems += [Problem("ERROR", f"two records with the id {id_} differ") for id_ in conflicts]
     problems += [Problem("ERROR", f"a record of {id_}, which was not planned") for id_ in _unplanned(run, of)]
     verdict = worst([*(a["verdict"] for a in assignments), *(p.verdict for p in problems)])
@@ -89,6 +90,15 @@ def _of_run(run: Record, end: Record | None) -> Iterator[Problem]:
     if end.get("error"):
         yield Problem("ERROR", f"the rig failed: {end['error'].strip().splitlines()[-1]}")
     yield from (Problem("INCOMPLETE", text) for text in end.get("missing") or ())
+
+
+def _of_collecting(records: Iterable[Record]) -> Iterator[Problem]:
+    """Where records came from that the driver never got."""
+    for record in records:
+        for source in record["sources"]:
+            yield Problem(
+                "SKIP", f"{source['num_new']} records of {source['seat']} were collected from {source['where']}"
+            )
 
 
 def _unplanned(run: Record, of: dict[str, list[Record]]) -> list[str]:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 from rig import limits
 from rig.lattice import ORDER, worst
-from rig.records import Record
+from rig.records import Record, incarnation
 
 _BLANK: Record = {
     **{"reason": "", "attempt": 1, "elapsed_s": 0.0, "checked_words": 0},
     **{"latency": {}, "coverage": {}, "comparison": None, "search": None},
 }
+_ATTEMPT = ("attempt", "seat", "verdict", "reason", "elapsed_s")
 _PLANNED = ("id", "scenario", "target", "seat", "backend", "mode", "params")
 
 
@@ -21,7 +22,8 @@ def judge_assignments(
 ) -> tuple[list[Record], list[Record]]:
     """The assignments, sorted by id, and a `latency` finding for each limit that one of them broke.
 
-    Of several attempts the last counts, of several records of one attempt the worst.
+    Of several attempts the last counts, and all are shown; of several records of one attempt the worst, except that
+    the driver's INCOMPLETE only stands in for a worker's word that it never got.
     """
     kinds: dict[str, Counter[str]] = {}
     for finding in findings:
@@ -31,10 +33,27 @@ def judge_assignments(
         told.setdefault(record["assignment"], []).append(record)
     judged: dict[str, Record] = {}
     for planned in sorted(plan, key=lambda a: str(a["id"])):
-        last = max(told.get(planned["id"], []), key=lambda r: (r["attempt"], ORDER.index(r["verdict"])), default=None)
-        judged[planned["id"]] = _judge(planned, last, kinds.get(planned["id"], Counter()))
+        attempts = _attempts(told.get(planned["id"], []))
+        one = _judge(planned, attempts[-1] if attempts else None, kinds.get(planned["id"], Counter()))
+        if len(attempts) > 1:
+            shown = [{key: record.get(key) for key in _ATTEMPT} for record in attempts]
+            one |= {"seat": attempts[-1].get("seat") or planned["seat"], "attempts": shown}
+        judged[planned["id"]] = one
     broken = _apply_limits(plan, judged)
     return list(judged.values()), broken
+
+
+def _attempts(records: Sequence[Record]) -> list[Record]:
+    """The record that counts of each attempt, in order."""
+    best: dict[int, Record] = {}
+    for record in sorted(records, key=_weight):
+        best[record["attempt"]] = record
+    return [best[attempt] for attempt in sorted(best)]
+
+
+def _weight(record: Record) -> int:
+    stands_in = record["verdict"] == "INCOMPLETE" and incarnation(record) == "driver"
+    return -1 if stands_in else ORDER.index(record["verdict"])
 
 
 def _judge(planned: Record, record: Record | None, found: Counter[str]) -> Record:

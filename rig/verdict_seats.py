@@ -13,19 +13,32 @@ _SHOWN = ("node", "device", "uuid", "backends", "environment")
 def judge_seats(
     run: Record, of: dict[str, list[Record]], assignments: Sequence[Record]
 ) -> tuple[list[Record], list[Problem]]:
-    """The planned seats in their order, each with its own verdict, and everything that stands against one of them."""
-    seats, problems = [], []
+    """The planned seats in their order, each with its own verdict, and everything that stands against one of them.
+
+    Where the config allows retries, a seat that infrastructure took stands against PASS only as far as some of its
+    assignments are missing, or `expect` asks for more seats than are left.
+    """
+    seats: list[Record] = []
+    problems: list[Problem] = []
+    made_up: list[Record] = []
     for planned in run["seats"]:
         id_ = planned["id"]
         mine = {kind: [r for r in records if r.get("seat") == id_] for kind, records in of.items()}
         own = [a for a in assignments if a["seat"] == id_]
-        found = [*_of_presence(id_, mine), *(_of_controls(id_, mine, own) if run["controls"] else ())]
+        lost = list(_of_presence(id_, mine))
+        tried = list(_of_controls(id_, mine, own)) if run["controls"] else []
+        against = [*lost, *tried]
+        if lost and _is_made_up(id_, run, assignments, [*lost, *([] if own else tried)]):
+            made_up.append(planned)
+            against = [Problem("SKIP", f"{p.text}; nothing of it is missing, after a retry") for p in lost]
+            against += tried if own else []  # without own results, its controls stand for nothing
         told = mine.get("seat", [{}])[-1] if mine.get("seat") else {}
         shown = {"id": id_} | {key: told.get(key) for key in _SHOWN}
-        verdict = worst([*(a["verdict"] for a in own), *(p.verdict for p in found)])
-        seats.append(shown | {"backends": shown["backends"] or [], "verdict": verdict})
-        problems += found
-    return seats, problems
+        verdict = worst([*(a["verdict"] for a in own), *(p.verdict for p in (*lost, *tried))])
+        spools = {"spool": mine["spool"][-1]["reason"]} if mine.get("spool") else {}
+        seats.append(shown | {"backends": shown["backends"] or [], "verdict": verdict} | spools)
+        problems += [*against, *(Problem("SKIP", f"seat {id_} spools no more records: {s}") for s in spools.values())]
+    return seats, [*problems, *_too_few(run, made_up)]
 
 
 def unlike_machines(seats: Sequence[Record]) -> Iterator[Problem]:
@@ -49,6 +62,23 @@ def _of_presence(id_: str, mine: dict[str, list[Record]]) -> Iterator[Problem]:
         yield Problem("INCOMPLETE", f"seat {id_} did not become ready")
     for lost in mine.get("lost", []):
         yield Problem(lost["verdict"], f"seat {id_} was lost during {lost['during']}: {lost['reason']}")
+
+
+def _is_made_up(id_: str, run: Record, assignments: Sequence[Record], against: Sequence[Problem]) -> bool:
+    """Whether nothing is missing of a seat that infrastructure took."""
+    theirs = {a["id"] for a in run["plan"] if a["seat"] == id_}
+    verdicts = [a["verdict"] for a in assignments if a["id"] in theirs]
+    is_allowed = (run["config"].get("retry") or {}).get("infra", 0) > 0
+    return is_allowed and "INCOMPLETE" not in verdicts and all(p.verdict == "INCOMPLETE" for p in against)
+
+
+def _too_few(run: Record, made_up: Sequence[Record]) -> Iterator[Problem]:
+    """What `expect` lacks once these seats are gone."""
+    for what, kind in (("cpu_nodes", "cpu"), ("gpus", "gpu")):
+        wanted, found = ((run.get(key) or {}).get(what, 0) for key in ("expect", "found"))
+        left = found - sum(seat.get("kind") == kind for seat in made_up)
+        if left < wanted <= found:
+            yield Problem("INCOMPLETE", f"expected at least {wanted} {what}, {left} of {found} were left at the end")
 
 
 def _of_controls(id_: str, mine: dict[str, list[Record]], own: Sequence[Record]) -> Iterator[Problem]:

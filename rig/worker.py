@@ -84,6 +84,7 @@ class Worker:
 
     def controls(self, backends: list[str]) -> Iterator[dict[str, Any]]:
         """Each control that must show on one of `backends`: name, seat, backend, expected_kind, caught, detail."""
+        self._progress = Progress(stage="controls")
         for backend in backends:
             if backend in _CPU_BACKENDS or self.device != "cpu":
                 yield from controls.check_all([backend], device=self.device, seat=self.seat)
@@ -115,9 +116,9 @@ class Worker:
         self._progress = Progress()
 
     def progress(self) -> dict[str, Any]:
-        """The assignment and its step; safe from another thread."""
+        """The assignment, its step and its stage; safe from another thread."""
         progress = self._progress
-        return {"assignment": progress.assignment, "step": progress.step}
+        return {"assignment": progress.assignment, "step": progress.step, "stage": progress.stage}
 
     def close(self) -> None:
         """Nothing outlives an assignment but the bound on memory and the process apart."""
@@ -159,10 +160,12 @@ class Worker:
                 body.proved(self._noted((yield from prove(cell, target, progress=self._progress)), assignment))
                 return
             if mode in ("verify", "both"):
+                self._progress.stage = "verify"
                 with loaded(target, device=cell.device) as module:
                     body.verified(self._noted((yield from verify(cell, module, progress=self._progress)), assignment))
                 body.driven = cell if body.findings else None
             if mode in ("measure", "both") and not body.findings and body.verdict == "PASS":
+                self._progress.stage = "measure"
                 with loaded(target, device=cell.device) as module:
                     body.measured(self._noted((yield from measure(cell, module, progress=self._progress)), assignment))
         except ImportFailedError as error:
@@ -181,6 +184,7 @@ class Worker:
         shrink_s = assignment.get("shrink_s", 0)
         if not shrink_s or body.driven is None or self._lost_in is not None:
             return
+        self._progress.stage = "shrink"
         yield {"type": "shrinking", "kinds": sorted({finding.kind for finding, _ in found})}
         until_ns = min(latest_ns, time.perf_counter_ns() + int(shrink_s * 1e9))
         try:

@@ -49,6 +49,8 @@ def test_good_config_is_complete_and_frozen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "says"),
     [
+        ("seed: 3", "retry: {infra: -1}", 3, "retry.infra: found int -1; expected at least 0"),
+        ("seed: 3", "retry: {fail: 1}", 3, "retry.fail: unknown key 'fail'; known: infra"),
         ("seed: 3", "sead: 3", 3, "unknown key 'sead'; did you mean 'seed'?"),
         ("kind: cpu", "kidn: cpu", 4, "seats.kidn: unknown key 'kidn'; did you mean 'kind'?"),
         ("cpu_nodes: 1", "cpus: 1", 4, "unknown key 'cpus'; did you mean 'gpus'?"),

@@ -28,7 +28,7 @@ DRIVER = """\
 import sys
 from rig import local
 from rig.__main__ import main
-local.GRACE_S, local._INTERRUPT_S = 0.2, 0.4
+local.GRACE_S, local._INTERRUPT_S, local._RESORT_S = 0.2, 0.4, 0.6
 from rig import dispatch
 dispatch.HEARTBEAT_S = 0.3
 main(sys.argv[1:])
@@ -58,6 +58,28 @@ def test_deadline_is_a_hang_with_stacks(body: str, tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert [a["verdict"] for a in report["assignments"]] == ["HANG", "INCOMPLETE"]
     assert "mine.py" in (tmp_path / "out" / "stacks" / "s0.txt").read_text()
+    where = (tmp_path / "out" / "stacks" / "where.txt").read_text()
+    assert "verify step 0; in " in where
+    assert "stuck (mine.py:3)" in where or "<listcomp> (mine.py:3)" in where
+    assert {path.name for path in (tmp_path / "out" / "stacks").iterdir()} == {"s0.txt", "where.txt"}
+
+
+def test_call_that_keeps_the_interpreters_lock_leaves_stacks_and_records(tmp_path: Path) -> None:
+    process = launch(tmp_path, "import ctypes; ctypes.PyDLL(None).sleep(600)", timeout_s=0.3)
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "mine.py" in (tmp_path / "out" / "stacks" / "s0-last.txt").read_text()
+    command = [sys.executable, "-m", "rig", "collect", str(tmp_path / "out"), "--local"]
+    root = Path(__file__).resolve().parent.parent
+    ended = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout.splitlines()[-1][:34]) == (4, "RIG verdict=INCOMPLETE exit=4 repo")
+
+
+def test_run_that_ends_well_leaves_neither_stacks_nor_spool(tmp_path: Path) -> None:
+    process = launch(tmp_path, "raise NotImplementedError", timeout_s=10)
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"records.jsonl", "report.json", "failures"}
 
 
 def test_target_that_swallows_everything_ends_with_the_process(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_progress_names_the_assignment_and_its_step(worker):
     assert worker.progress()["assignment"] == asked["id"]
     assert worker.progress()["step"] > 0
     list(stream)
-    assert worker.progress() == {"assignment": None, "step": 0}
+    assert worker.progress() == {"assignment": None, "step": 0, "stage": ""}
 
 
 def test_the_same_assignment_gives_the_same_records(worker):
