@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from targets.faults import PLAIN, planted
 
-from rig import ops
+from rig import headroom, ops
 from rig.cause import Finding
 from rig.controls import defaults
 from rig.drive import Progress, drive
@@ -21,6 +21,10 @@ from rig.words import Payload
 from staging.backends.sim import SimDevice
 
 CPU = torch.device("cpu")
+if torch.cuda.is_available():  # CPU seats and CUDA share the process of the tests, which they never do in a run
+    import staging.kernels  # noqa: F401 - compiled, before a CPU seat asks for Triton's interpreter
+
+    headroom._free_nbytes = lambda: None  # a CPU seat's bound on memory would keep CUDA from starting
 
 
 @dataclass

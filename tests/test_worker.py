@@ -208,7 +208,7 @@ HOARDER = PLAIN.replace(
 )
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="conftest.py takes the bound away for CUDA")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="cells.py takes the bound away for CUDA")
 def test_a_target_that_never_stops_allocating_fails_and_leaves_the_seat_to_the_others():
     before = resource.getrlimit(resource.RLIMIT_DATA)
     seat = Worker(seat="s1", device="cpu", seed=7)
